@@ -1,0 +1,52 @@
+# make demo and make test set up .venv by themselves; make help lists the rest.
+
+PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
+PY := .venv/bin/python
+QUIET ?= -qq
+PIP := $(PY) -m pip $(QUIET) --disable-pip-version-check install -c constraints.txt
+PYTEST_FLAGS ?= -q -n auto
+
+.PHONY: help venv demo test docs bench format clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+venv: .venv/.installed ## create .venv and install everything but the peers, once
+
+.venv/.installed: pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; v = sys.version.split()[0]; sys.version_info < (3, 11) and sys.exit( \
+	  f"pzobo needs Python 3.11 or newer, and $(PYTHON) is {v}. Try: make PYTHON=/path/to/python3.11")'
+	@echo "setting up .venv (once, a few minutes)"
+	@$(PY) -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	@$(PIP) -e '.[bench,dev,docs]' || { echo "pip failed; to see why: make venv QUIET="; exit 1; }
+	@touch $@
+
+.venv/.peers: .venv/.installed
+	@echo "installing the peers (once)"
+	@$(PIP) -e '.[peers]'
+	@touch $@
+
+demo: venv ## linear hyper-representation with each Jacobian, as a table
+	@$(PY) -m pzobo.demo
+
+test: venv ## lint, format, types and tests
+	@echo "ruff check"  && $(PY) -m ruff check -q
+	@echo "ruff format" && $(PY) -m ruff format -q --check
+	@echo "mypy"        && $(PY) -m mypy --no-error-summary
+	@echo "pytest"      && OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS)
+
+docs: venv ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+bench: venv .venv/.peers ## speed and memory beside the peers
+	@$(PY) -m benchmarks
+
+format: venv ## format the code and apply safe fixes
+	@$(PY) -m ruff check -q --fix
+	@$(PY) -m ruff format -q
+
+clean: ## remove .venv and everything generated
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

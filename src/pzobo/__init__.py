@@ -1,0 +1,37 @@
+"""Bilevel optimization without Hessians: a differentiable argmin for PyTorch."""
+
+from pzobo.argmin import Argmin
+from pzobo.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
+from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
+from pzobo.smooth import smooth
+from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall
+from pzobo.sparse import SparseMatrix
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CG",
+    "GD",
+    "PZOBO",
+    "Adam",
+    "Argmin",
+    "BlackBox",
+    "ClosedForm",
+    "Coordinate",
+    "Direct",
+    "Exact",
+    "FixedPoint",
+    "ForwardMode",
+    "Gaussian",
+    "HeavyBall",
+    "Implicit",
+    "Neumann",
+    "Nudged",
+    "Orthogonal",
+    "Rademacher",
+    "SparseMatrix",
+    "Sphere",
+    "UnitPerTensor",
+    "Unrolled",
+    "smooth",
+]

@@ -1,0 +1,320 @@
+"""What is a differentiable argmin? Problem x solver x Jacobian; its answer y is an ordinary autograd value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pzobo import trees
+from pzobo.errors import (
+    BatchError,
+    DivergenceError,
+    NonFiniteError,
+    OptionError,
+    PzoboError,
+    RequirementError,
+    StaleError,
+    StructureError,
+)
+from pzobo.inner import Inner
+from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.direct import Direct
+from pzobo.kernel import Kernel, scalar
+from pzobo.levels import Call, at_x, at_z
+from pzobo.replay import Replay, watched
+from pzobo.response import attach
+from pzobo.smooth import unique
+from pzobo.solvers import BlackBox, ClosedForm, Iterative, Solver
+from pzobo.trees import Leaves, Plan, Tree
+
+Loss = Callable[[Any, Any, Any], Tensor]
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one look at an inner problem tells: its structure, and the modules whose buffers must not be changed."""
+
+    kernel: Kernel
+    modules: tuple[nn.Module, ...]
+    z_size: int
+
+
+class Solution:
+    """The last solve of an `Argmin`, measured when asked: each property is computed at its first use."""
+
+    def __init__(self, inner: Inner, y: Leaves) -> None:
+        self._inner, self._y = inner, y
+        self._versions = [t._version for t in inner.variables]
+
+    def _at(self) -> tuple[tuple[Any, ...], Leaves, Tree]:
+        if [t._version for t in self._inner.variables] != self._versions:
+            raise StaleError("x was changed in place since the solve; ask for statistics before the optimizer's step.")
+        with torch.no_grad(), self._inner.replay.again():
+            *_, (z, batch) = self._inner.feed(self._inner.variables)
+        return z, self._y, batch
+
+    @property
+    def loss(self) -> float:
+        """g(x, y^N), on the last batch of the path."""
+        with torch.no_grad():
+            return float(self._inner.kernel.value(*self._at()))
+
+    @property
+    def gradient_norm(self) -> float:
+        """|dg/dy| at y^N, on the last batch of the path: zero at a solution."""
+        return float(trees.norm(self._inner.kernel.gradient(*self._at())))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of y^N is finite."""
+        return math.isfinite(float(trees.norm(self._y)))
+
+
+class Argmin:
+    """y = argmin_y g(x, y) by `solver`, with dy/dx by `jacobian`.
+
+    Args:
+        loss: g as `loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`.
+        solver: how y^N is reached: GD, HeavyBall, Adam, ClosedForm or BlackBox.
+        jacobian: what dy/dx is taken to be: PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
+        prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
+            (the features of a network, say). z is x itself by default.
+        compile: compile the inner steps with torch.compile.
+        check: look for non-finite numbers and rounding noise, and say so instead of returning them.
+
+    Example:
+        >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
+        >>> y = argmin(x, y0, train)            # N inner steps; y carries an estimate of dy/dx
+        >>> outer_loss(x, y, val).backward()    # the hypergradient is in x.grad
+    """
+
+    def __init__(
+        self,
+        loss: Loss | None,
+        *,
+        solver: Solver,
+        jacobian: Jacobian,
+        prepare: Callable[[Any, Any], Any] | None = None,
+        compile: bool = False,
+        check: bool = True,
+    ) -> None:
+        if not isinstance(solver, Solver):
+            raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, ClosedForm or BlackBox.")
+        if not isinstance(jacobian, Jacobian):
+            raise OptionError(
+                f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
+            )
+        jacobian.check(solver)
+        if isinstance(solver, BlackBox):
+            if prepare is not None:
+                raise RequirementError("A black box gets x itself: call prepare inside of it, and drop prepare=.")
+            if getattr(jacobian, "at", "x") == "z":
+                raise RequirementError('A black box is a function of x, not of z: use at="x" or at="auto".')
+        elif loss is None:
+            raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
+        self.loss = loss
+        self.solver = solver
+        self.jacobian = jacobian
+        self.prepare = prepare
+        self.compile = compile
+        self.check = check
+        self._problems: dict[Any, Problem] = {}
+        self._kernels: dict[tuple[Plan, Plan], Kernel] = {}
+        self._last: Solution | None = None
+
+    def __call__(
+        self,
+        x: Tree,
+        y0: Tree,
+        batch: Tree = _MISSING,
+        *,
+        batches: Sequence[Tree] | None = None,
+        jacobian_batches: Sequence[Tree] | None = None,
+    ) -> Tree:
+        """y^N(x), in y0's structure.
+
+        Args:
+            x: the outer variables. Tensors that need no gradient are constants.
+            y0: where the path starts; it gets no gradient. A warm start is `y0 = y.detach()` of the last call.
+            batch: the data of every step (PZOBO).
+            batches: one batch for each step, the same sequence for every path (PZOBO-S).
+            jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
+        """
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
+                return self._call(x, y0, *self._data(batch, batches), [])
+        own = list(jacobian_batches) if jacobian_batches is not None and self.jacobian.own_batches else []
+        return self._call(x, y0, *self._data(batch, batches), own)
+
+    @property
+    def last(self) -> Solution:
+        """Statistics of the last solve: `loss`, `gradient_norm`, `finite`; computed only when asked for."""
+        if self._last is None:
+            raise StaleError("There is no solve yet to tell of (a black box without a loss has no statistics).")
+        return self._last
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs: where the sampler's stream of directions stands."""
+        sampler = getattr(self.jacobian, "sampler", None)
+        return {} if sampler is None else {"sampler": sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        sampler = getattr(self.jacobian, "sampler", None)
+        if sampler is not None:
+            sampler.load_state_dict(state["sampler"])
+
+    # The parts of a call
+
+    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[Sequence[Tree], Tree, bool]:
+        """The batches of the path, what a black box gets, and whether any were given."""
+        if batches is None:
+            given = batch is not _MISSING
+            batch = batch if given else None
+            return [batch], batch, given
+        if batch is not _MISSING:
+            raise BatchError(
+                "Got both batch= and batches=; give the one batch of all steps, or one batch for each step."
+            )
+        batches = list(batches)
+        if isinstance(self.solver, ClosedForm):
+            raise BatchError("A closed form has no steps: give it one batch=, not batches=.")
+        steps = getattr(self.solver, "steps", len(batches))
+        if len(batches) != steps or not batches:
+            raise BatchError(
+                f"Got {len(batches)} batches for {steps} inner steps; batches= must hold exactly one for each step."
+            )
+        return batches, batches, True
+
+    def _call(self, x: Tree, y0: Tree, batches: Sequence[Tree], data: Tree, given: bool, own: Sequence[Tree]) -> Tree:
+        (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
+        variables = unique(x_leaves) if torch.is_grad_enabled() else ()
+        y = tuple(_inner_variable(leaf) for leaf in y_leaves)
+        if not y:
+            raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
+        problem = self._look(x_leaves, x_plan, y, y_plan, batches, data, given)
+        call = Call(
+            kernel=problem.kernel,
+            x_leaves=x_leaves,
+            x_plan=x_plan,
+            variables=variables,
+            y0=y,
+            batches=batches,
+            own=own,
+            data=data,
+            prepare=self.prepare,
+            replay=Replay((*variables, *y), problem.modules),
+            check=self.check,
+        )
+        with torch.no_grad():
+            if not variables:
+                inner, _ = at_x(call)
+                return y_plan.build(self._solved(inner, inner.base(), ()))
+            z_size = problem.z_size * (1 if self.prepare is None else len(batches))
+            level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
+            at_z_level = level == "z" and not isinstance(self.solver, BlackBox)
+            inner, inputs = (at_z if at_z_level else at_x)(call)
+            if not inputs:
+                answer, pullback = Direct().run(inner)
+            else:
+                answer, pullback = self.jacobian.run(inner)
+            self._solved(inner, answer, variables)
+        others = () if inputs is variables or self.prepare is None else variables
+        return y_plan.build(attach(answer, pullback, inputs, others))
+
+    def _look(
+        self,
+        x_leaves: Sequence[Any],
+        x_plan: Plan,
+        y: Leaves,
+        y_plan: Plan,
+        batches: Sequence[Tree],
+        data: Tree,
+        given: bool,
+    ) -> Problem:
+        """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
+        data_leaves, data_plan = Plan.take(batches[0])
+        signature = (x_plan, y_plan, data_plan, trees.signature((*x_leaves, *y, *data_leaves)))
+        known = self._problems.get(signature)
+        if known is not None:
+            return known
+        loss = self.loss
+        z_plan, z_size = x_plan, 0
+        with watched() as modules, torch.enable_grad():
+            try:
+                if not isinstance(self.solver, BlackBox):
+                    z = x_plan.build(x_leaves)
+                    if self.prepare is not None:
+                        z = self.prepare(z, batches[0])
+                    z_leaves, z_plan = Plan.take(z)
+                    z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
+                    assert loss is not None
+                    constants = z_plan.build(trees.detach(t) for t in z_leaves)
+                    scalar(loss(constants, y_plan.build(y), batches[0]), "The inner loss")
+            except PzoboError:
+                raise
+            except Exception as error:
+                if given:
+                    raise
+                raise BatchError(
+                    f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
+                    "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
+                ) from error
+        kernel = self._kernels.setdefault(
+            (z_plan, y_plan),
+            Kernel(loss, self.solver, z_plan, y_plan, self.compile),  # type: ignore[arg-type]
+        )
+        problem = Problem(kernel, tuple(modules), z_size)
+        self._problems[signature] = problem
+        return problem
+
+    def _solved(self, inner: Inner, y: Leaves, variables: Leaves) -> Leaves:
+        """y, checked; and remembered for statistics."""
+        if self.loss is not None and not isinstance(self.solver, BlackBox):
+            self._last = Solution(inner, y)
+        if self.check:
+            size, outer = float(trees.norm(y)), float(trees.norm(variables)) if variables else 0.0
+            if not math.isfinite(outer):
+                raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
+            if not math.isfinite(size):
+                raise DivergenceError(self._diagnose(inner))
+        return y
+
+    def _diagnose(self, inner: Inner) -> str:
+        """Where a path left the finite numbers, found by walking it again."""
+        if not isinstance(self.solver, Iterative):
+            return f"{type(self.solver).__name__} returned NaN or infinity for y."
+        found: list[int] = []
+
+        def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
+            if not math.isfinite(float(trees.norm(y))):
+                found.append(visited[0])
+            visited[0] += 1
+
+        visited = [0]
+        with inner.replay.again():
+            inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+        step = found[0] if found else self.solver.steps
+        start = (
+            "y0 itself holds NaN or infinity."
+            if step == 0
+            else (f"The inner path left the finite numbers at step {step} of {self.solver.steps}.")
+        )
+        return (
+            f"{start} Try a smaller inner learning rate (now lr={getattr(self.solver, 'lr', None)}), a start y0 nearer "
+            "to the solution, or look whether the inner loss is finite there."
+        )
+
+
+def _inner_variable(leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+        raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")
+    return leaf.detach()

@@ -1,0 +1,55 @@
+"""What can go wrong, in the user's words: what was found, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class PzoboError(Exception):
+    """The base of everything that this library raises on purpose."""
+
+
+class StructureError(PzoboError, ValueError):
+    """A tree, shape or dtype is not the one that was expected."""
+
+
+class ScalarLossError(PzoboError, ValueError):
+    """A loss did not return one floating-point number."""
+
+
+class SmoothingError(PzoboError, ValueError):
+    """The smoothing parameter mu is not positive, or so small that a path difference is rounding noise."""
+
+
+class DirectionsError(PzoboError, ValueError):
+    """The number of directions is not a positive whole number."""
+
+
+class OptionError(PzoboError, ValueError):
+    """Another option has a value that makes no sense."""
+
+
+class NonFiniteError(PzoboError, ArithmeticError):
+    """The outer variables hold NaN or infinity."""
+
+
+class DivergenceError(PzoboError, ArithmeticError):
+    """The inner path left the finite numbers."""
+
+
+class CurvatureError(PzoboError, ArithmeticError):
+    """The inner Hessian is not positive definite where a method needs it to be."""
+
+
+class BatchError(PzoboError, ValueError):
+    """`batch=` or `batches=` is missing, given twice, or of the wrong length."""
+
+
+class RequirementError(PzoboError, TypeError):
+    """A Jacobian needs something that this solver or loss does not give."""
+
+
+class CompileError(PzoboError, RuntimeError):
+    """`compile=True` did not work for this loss."""
+
+
+class StaleError(PzoboError, RuntimeError):
+    """Something was changed in place, or replaced, before it was used."""

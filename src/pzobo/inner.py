@@ -1,0 +1,121 @@
+"""What does a Jacobian see of one call of `argmin`? The inner problem as a function of the variables asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.errors import StructureError
+from pzobo.kernel import Feed, Kernel, Z
+from pzobo.replay import Replay
+from pzobo.solvers import BlackBox, ClosedForm, Iterative
+from pzobo.trees import Leaves, Plan, Tree
+
+
+@dataclass(frozen=True)
+class Point:
+    """One z with the batch it belongs to, and which of its leaves are variables."""
+
+    z: Z
+    batch: Tree
+    slots: tuple[int, ...]
+    offset: int
+    """Where its variables stand among all; points that share a z share them."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    """y^N as a function of `variables`: the outer variables themselves ("x"), or what `prepare` made of them ("z")."""
+
+    kernel: Kernel
+    y0: Leaves
+    variables: Leaves
+    """The values, cut from their graphs."""
+    feed: Callable[[Leaves], Iterator[tuple[Z, Tree]]]
+    """(z, batch) of each step, for given values of the variables."""
+    points: Sequence[Point]
+    """At level "z": the points that the variables belong to, in their order."""
+    tangents: Callable[[Leaves], Iterator[tuple[tuple[int, ...], Leaves]]]
+    """The derivative of the feed along a direction of the variables: slots of z and their tangents, for each step."""
+    x: Callable[[Leaves], Tree]
+    """At level "x": the tree x for given values of the variables."""
+    data: Tree
+    """The batch, or the list of batches."""
+    replay: Replay
+    check: bool
+
+    @property
+    def solver(self) -> Any:
+        return self.kernel.solver
+
+    def solve(self, variables: Leaves, functional: bool = False) -> Leaves:
+        """y^N at these values of the variables."""
+        solver = self.solver
+        if isinstance(solver, Iterative):
+            return self.kernel.path(self.feed(variables), self.y0, functional=functional)[0]
+        if isinstance(solver, ClosedForm):
+            return self.formula(variables)
+        assert isinstance(solver, BlackBox)
+        with torch.enable_grad():
+            answer = solver.fn(self.x(variables), self.kernel.y_plan.build(self.y0), self.data)
+        return self.like_y0(answer, "The black box")
+
+    def formula(self, variables: Leaves) -> Leaves:
+        """The closed form's answer, differentiable."""
+        z, batch = next(self.feed(variables))
+        return self.like_y0(self.solver.fn(self.kernel.z_plan.build(z), batch), "The closed form")
+
+    def base(self) -> Leaves:
+        """y^N at the variables' own values: the first solve, whose conditions later ones repeat."""
+        with self.replay.recording():
+            return self.solve(self.variables)
+
+    def again(self, variables: Leaves, functional: bool = False) -> Leaves:
+        """`solve` under the conditions of the first time."""
+        with self.replay.again():
+            return self.solve(variables, functional)
+
+    def like_y0(self, answer: Tree, who: str) -> Leaves:
+        """An answer as leaves like those of y0."""
+        leaves = take_apart(answer, self.kernel.y_plan, f"{who}'s answer", "y0")
+        tensors = [
+            leaf.to(t.device, t.dtype)
+            if isinstance(leaf, Tensor)
+            else torch.as_tensor(leaf, dtype=t.dtype, device=t.device)
+            for leaf, t in zip(leaves, self.y0, strict=True)
+        ]
+        for found, expected in zip(tensors, self.y0, strict=True):
+            if found.shape != expected.shape:
+                raise StructureError(
+                    f"{who} returned a tensor of shape {tuple(found.shape)} where y0 has {tuple(expected.shape)}; "
+                    "the answer must have y0's structure and shapes."
+                )
+        return tuple(tensors)
+
+    def cotangents(self, parts: dict[int, Leaves]) -> Leaves:
+        """Cotangents of all variables, from those of some of the points."""
+        answer: list[Tensor | None] = [None] * len(self.variables)
+        for i, part in parts.items():
+            for k, cotangent in enumerate(part, self.points[i].offset):
+                before = answer[k]
+                answer[k] = cotangent if before is None else before + cotangent
+        return tuple(
+            torch.zeros_like(t) if found is None else found for found, t in zip(answer, self.variables, strict=True)
+        )
+
+
+def take_apart(tree: Tree, plan: Plan, what: str, like: str) -> tuple[Any, ...]:
+    """The leaves of a tree that must have a given structure."""
+    try:
+        return plan.leaves(tree)
+    except (ValueError, TypeError) as error:
+        raise StructureError(f"{what} does not have the structure of {like}: {error}") from error
+
+
+def steady(pairs: Sequence[tuple[Z, Tree]], steps: int) -> Feed:
+    """The pairs in turn, `steps` times in all."""
+    return (pairs[t % len(pairs)] for t in range(steps))

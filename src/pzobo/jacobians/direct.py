@@ -1,0 +1,25 @@
+"""What if y did not depend on x? No response at all: the control that every comparison shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pzobo import trees
+from pzobo.inner import Inner
+from pzobo.jacobians.base import Jacobian, Level
+from pzobo.response import Pullback
+from pzobo.trees import Leaves
+
+
+@dataclass(frozen=True)
+class Direct(Jacobian):
+    """dy/dx = 0, so the hypergradient is df/dx alone (first-order MAML; Eq. 2 without its second term).
+
+    A method that does not beat it has not shown that its Jacobian helps.
+    """
+
+    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+        return inner.base(), lambda v: trees.zeros(inner.variables)
+
+    def level(self, x_size: int, z_size: int) -> Level:
+        return "x"

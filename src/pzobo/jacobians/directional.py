@@ -1,0 +1,85 @@
+"""What do the Jacobians from random directions share? s/Q sum_j <delta_j, v> u_j, and how the directions are run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from pzobo.directions import Sampler
+from pzobo.errors import OptionError, PzoboError
+from pzobo.inner import Inner
+from pzobo.jacobians.base import Jacobian, Level
+from pzobo.response import Pullback
+from pzobo.smooth import Delta, check_batching, check_directions, chunk_size, estimate
+from pzobo.solvers import BlackBox
+from pzobo.trees import Leaves
+
+At = Literal["auto", "x", "z"]
+
+FEW = 8
+"""Below this many directions `vmap` costs more than it saves, so "auto" runs them one by one."""
+
+
+class Directional(Jacobian):
+    """J^T v ~ s/Q sum_j <delta_j, v> u_j from the change delta_j of y^N along random directions u_j (Eq. 4)."""
+
+    directions: int
+    sampler: Sampler
+    shrink: bool | float
+    at: At
+    batching: str | int
+
+    def __post_init__(self) -> None:
+        check_directions(self.directions)
+        check_batching(self.batching)
+        if self.at not in ("auto", "x", "z"):
+            raise OptionError(f'at={self.at!r}: must be "auto", "x" or "z".')
+        if not isinstance(self.shrink, bool) and not self.shrink > 0:
+            raise OptionError(f"shrink={self.shrink!r}: must be True, False or a positive number.")
+
+    def level(self, x_size: int, z_size: int) -> Level:
+        if self.at == "auto":
+            return "z" if z_size < x_size else "x"
+        return self.at
+
+    def delta(self, inner: Inner, y: Leaves, functional: bool) -> Delta:
+        """The change of y^N along a direction."""
+        raise OptionError(f"{type(self).__name__} does not define delta().")
+
+    def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
+        """The length of a delta that would be rounding noise; None for no check."""
+        return None
+
+    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+        key = self.sampler.key()
+        y = inner.base()
+        loop = isinstance(inner.solver, BlackBox)
+        few = inner.kernel.compile or self.directions < FEW
+        chunk = 1 if loop else chunk_size(self.batching, self.directions, loop=few)
+
+        def attempt(v: Leaves, chunk: int) -> Leaves:
+            return estimate(
+                self.delta(inner, y, functional=chunk > 1),
+                v,
+                inner.variables,
+                sampler=self.sampler,
+                key=key,
+                directions=self.directions,
+                shrink=self.shrink,
+                chunk=chunk,
+                floor=self.floor(inner, y),
+            )
+
+        def pullback(v: Leaves) -> Leaves:
+            if self.batching != "auto" or chunk == 1:
+                return attempt(v, chunk)
+            try:
+                return attempt(v, chunk)
+            except PzoboError:
+                raise
+            except (RuntimeError, ValueError, TypeError, NotImplementedError):
+                # Something in the loss has no batching rule; if it is wrong for another reason, the loop says so.
+                return attempt(v, 1)
+
+        return y, pullback

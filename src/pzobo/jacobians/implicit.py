@@ -1,0 +1,222 @@
+"""What is dy/dx at a solution? The implicit function theorem (AID), with four ways to apply the inverse Hessian."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pzobo import trees
+from pzobo.curvature import Product, Transpose, check_products, linearize, transpose
+from pzobo.errors import CurvatureError, OptionError
+from pzobo.inner import Inner
+from pzobo.jacobians.base import Jacobian
+from pzobo.kernel import Products
+from pzobo.response import Pullback
+from pzobo.trees import Leaves
+
+
+class System:
+    """The linear system (d2g/dy2) q = v at y^N, and where its products are taken.
+
+    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same.
+    """
+
+    def __init__(self, inner: Inner, y: Leaves, products: Products) -> None:
+        self.inner = inner
+        self.y = y
+        self.products = products
+        self._turn = itertools.cycle(range(len(inner.points)))
+        self._linear: tuple[int, Product] | None = None
+
+    def draw(self) -> int:
+        return next(self._turn)
+
+    def hessian(self, index: int) -> Product:
+        """Products with d2g/dy2 on one batch; the last one is kept."""
+        if self._linear is None or self._linear[0] != index:
+            point = self.inner.points[index]
+            self._linear = (index, linearize(self.inner.kernel, point.z, self.y, point.batch, (), self.products))
+        return self._linear[1]
+
+    def mixed(self, q: Leaves) -> Leaves:
+        """-(d2g/dz dy) q."""
+        index = self.draw()
+        point = self.inner.points[index]
+        product = linearize(self.inner.kernel, point.z, self.y, point.batch, point.slots, self.products)
+        return self.inner.cotangents({index: trees.mul(product(q)[1], -1.0)})
+
+
+class Inverse:
+    """A way to answer (dy/dz)^T v = -(d2g/dz dy) (d2g/dy2)^-1 v."""
+
+    def needs(self) -> tuple[frozenset[str], ...]:
+        """What it needs of the solver beyond the gradient."""
+        return ()
+
+    def apply(self, system: System, v: Leaves) -> Leaves:
+        raise OptionError(f"{type(self).__name__} does not define apply().")
+
+
+@dataclass(frozen=True)
+class CG(Inverse):
+    """Conjugate gradients on H q = v, until the residual is `tol` times |v| or `steps` are done (AID-CG).
+
+    `damping` is added to the diagonal of H, for an H that is not positive definite. With batches, the system is that of
+    one of them.
+    """
+
+    steps: int = 20
+    tol: float = 1e-6
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least_one("CG", "steps", self.steps)
+        if self.tol < 0 or self.damping < 0:
+            raise OptionError(f"CG(tol={self.tol!r}, damping={self.damping!r}): neither may be negative.")
+
+    def apply(self, system: System, v: Leaves) -> Leaves:
+        hessian = system.hessian(system.draw())
+        q, r, p = trees.zeros(v), v, v
+        square = trees.dot(r, r)
+        enough = self.tol**2 * float(square)
+        for _ in range(self.steps):
+            if float(square) <= enough:
+                break
+            hp = hessian(p)[0]
+            if self.damping:
+                hp = trees.add(hp, p, self.damping)
+            bend = trees.dot(p, hp)
+            if not float(bend) > 0:
+                raise CurvatureError(
+                    f"Conjugate gradients met a direction of curvature {float(bend / trees.dot(p, p)):.2e}: the inner "
+                    "Hessian is not positive definite at y^N. Run more inner steps, regularise the inner loss, use "
+                    "CG(damping=...), or a Jacobian that needs no solution: Unrolled or PZOBO."
+                )
+            length = square / bend
+            q, r = trees.add(q, p, length), trees.add(r, hp, -length)
+            square, before = trees.dot(r, r), square
+            p = trees.add(r, p, square / before)
+        return system.mixed(q)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Inverse):
+    """The fixed-point iteration w <- A^T w + v of the solver's own map at y^N (AID-FP), then B^T w.
+
+    `lr` takes the map of gradient descent with that rate instead. With batches, each iteration has its own.
+    """
+
+    steps: int = 20
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least_one("FixedPoint", "steps", self.steps)
+        if self.lr is not None and not self.lr > 0:
+            raise OptionError(f"FixedPoint(lr={self.lr!r}): must be positive.")
+
+    def needs(self) -> tuple[frozenset[str], ...]:
+        return (frozenset({"map"}),) if self.lr is None else ()
+
+    def apply(self, system: System, v: Leaves) -> Leaves:
+        inner = system.inner
+        state = inner.solver.init(system.y) if self.lr is None else ()
+        w, w_state = v, trees.zeros(state)
+        last: tuple[int, Transpose] | None = None
+
+        def pull(index: int, slots: tuple[int, ...]) -> Transpose:
+            point = inner.points[index]
+            return transpose(inner.kernel, point.z, system.y, state, point.batch, slots, system.products, self.lr)
+
+        for _ in range(self.steps - 1):
+            index = system.draw()
+            if last is None or last[0] != index:
+                last = index, pull(index, ())
+            y_bar, w_state, _ = last[1](w, w_state)
+            w = trees.add(v, y_bar)
+        index = system.draw()
+        return inner.cotangents({index: pull(index, inner.points[index].slots)(w, w_state)[2]})
+
+
+@dataclass(frozen=True)
+class Neumann(Inverse):
+    """The truncated series q = step * sum_{k <= terms} (I - step H)^k v (stocBiO).
+
+    With batches, each term has its own.
+    """
+
+    step: float
+    terms: int = 20
+
+    def __post_init__(self) -> None:
+        _at_least_one("Neumann", "terms", self.terms)
+        if not self.step > 0:
+            raise OptionError(f"Neumann(step={self.step!r}): must be positive, and below 2 / L for convergence.")
+
+    def apply(self, system: System, v: Leaves) -> Leaves:
+        q = r = v
+        for _ in range(self.terms):
+            r = trees.add(r, system.hessian(system.draw())(r)[0], -self.step)
+            q = trees.add(q, r)
+        return system.mixed(trees.mul(q, self.step))
+
+
+@dataclass(frozen=True)
+class Exact(Inverse):
+    """The Hessian written out and solved: for tests, and for few inner variables."""
+
+    def apply(self, system: System, v: Leaves) -> Leaves:
+        sizes = [t.numel() for t in v]
+        hessian = system.hessian(system.draw())
+
+        def split(flat: Tensor) -> Leaves:
+            return tuple(part.reshape(t.shape).to(t.dtype) for part, t in zip(flat.split(sizes), v, strict=True))
+
+        def join(leaves: Leaves) -> Tensor:
+            return torch.cat([t.reshape(-1).to(trees.accumulator(v)) for t in leaves])
+
+        unit = torch.eye(sum(sizes), device=v[0].device, dtype=trees.accumulator(v))
+        matrix = torch.stack([join(hessian(split(row))[0]) for row in unit])
+        return system.mixed(split(torch.linalg.solve(matrix, join(v))))
+
+
+@dataclass(frozen=True)
+class Implicit(Jacobian):
+    """(dy*/dz)^T v = -(d2g/dz dy) (d2g/dy2)^-1 v at y^N, which is taken for the solution.
+
+    Args:
+        inverse: how the inverse Hessian is applied: CG, FixedPoint, Neumann or Exact.
+        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+
+    With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
+    them on the inner batches again, which is cheaper and a little biased.
+    """
+
+    inverse: Inverse
+    products: Products = "autodiff"
+
+    own_batches = True
+
+    def __post_init__(self) -> None:
+        check_products(self.products)
+        if not isinstance(self.inverse, Inverse):
+            raise OptionError(f"Implicit({self.inverse!r}): give CG(...), FixedPoint(...), Neumann(...) or Exact().")
+
+    def requirements(self) -> tuple[frozenset[str], ...]:
+        return (frozenset({"gradient"}), *self.inverse.needs())
+
+    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+        y = inner.base()
+
+        def pullback(v: Leaves) -> Leaves:
+            with inner.replay.again():
+                return self.inverse.apply(System(inner, y, self.products), v)
+
+        return y, pullback
+
+
+def _at_least_one(name: str, option: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise OptionError(f"{name}({option}={value!r}): must be a whole number, at least 1.")

@@ -1,0 +1,69 @@
+"""What is dy/dx by one more path? The inner problem nudged towards v (equilibrium propagation; the idea of F2SA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pzobo import trees
+from pzobo.errors import OptionError
+from pzobo.inner import Inner, steady
+from pzobo.jacobians.base import Jacobian
+from pzobo.response import Pullback
+from pzobo.trees import Leaves
+
+
+@dataclass(frozen=True)
+class Nudged(Jacobian):
+    """(dg/dz at y_e - dg/dz at y^N) / e, where y_e minimises g(z, y) + e <v, y>, reached from y^N by the solver.
+
+    First derivatives only, and no noise from p; but y^N must be a solution, and so must y_e.
+
+    Args:
+        eps: the length of the nudge, e |v|.
+        steps: steps of the nudged path; the solver's own number by default.
+        symmetric: two paths, nudged both ways: the error falls from eps to eps^2, and what y^N lacks cancels out.
+    """
+
+    eps: float = 1e-2
+    steps: int | None = None
+    symmetric: bool = False
+
+    needs = (frozenset({"path"}),)
+    own_batches = True
+
+    def __post_init__(self) -> None:
+        if not self.eps > 0:
+            raise OptionError(f"Nudged(eps={self.eps!r}): must be positive.")
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            raise OptionError(f"Nudged(steps={self.steps!r}): must be None or a whole number, at least 1.")
+
+    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+        y = inner.base()
+        pairs = [(point.z, point.batch) for point in inner.points]
+        steps = inner.solver.steps if self.steps is None else self.steps
+
+        def slope(y: Leaves) -> Leaves:
+            """dg/dz, averaged over the batches."""
+            parts = {}
+            for i, point in enumerate(inner.points):
+                if inner.kernel.compile:
+                    by_z = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
+                else:
+                    by_z = inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
+                parts[i] = trees.mul(by_z, 1.0 / len(inner.points)) if len(inner.points) > 1 else by_z
+            return inner.cotangents(parts)
+
+        def pullback(v: Leaves) -> Leaves:
+            length = trees.norm(v)
+            e = self.eps / length.clamp_min(1e-30)
+
+            def nudged(e: object) -> Leaves:
+                shift = trees.mul(v, e)  # type: ignore[arg-type]
+                return slope(inner.kernel.path(steady(pairs, steps), y, shift=shift)[0])
+
+            with inner.replay.again():
+                up = nudged(e)
+                down, width = (nudged(-e), 2 * e) if self.symmetric else (slope(y), e)
+            return trees.mul(trees.add(up, down, -1.0), 1.0 / width)
+
+        return y, pullback

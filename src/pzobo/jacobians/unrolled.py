@@ -1,0 +1,116 @@
+"""What is dy/dx of the path itself? Reverse-mode differentiation of the inner steps (ITD-R), whole or truncated."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pzobo import trees
+from pzobo.curvature import Linearization, Transpose, check_products, through, transpose
+from pzobo.errors import OptionError, RequirementError
+from pzobo.inner import Inner
+from pzobo.jacobians.base import Jacobian
+from pzobo.kernel import Products
+from pzobo.response import Pullback
+from pzobo.solvers import ClosedForm
+from pzobo.trees import Leaves
+
+
+@dataclass(frozen=True)
+class Unrolled(Jacobian):
+    """(dy^N/dz)^T v by the recursion y_bar <- A_t^T y_bar, z_bar <- z_bar + B_t^T y_bar over the steps, last first.
+
+    Args:
+        last: differentiate only this many of the last steps (truncated back-propagation).
+        checkpoint: keep only the path's y and make each step's graph again in the backward pass: less memory,
+            more time.
+        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+    """
+
+    last: int | None = None
+    checkpoint: bool = False
+    products: Products = "autodiff"
+
+    def __post_init__(self) -> None:
+        check_products(self.products)
+        if self.last is not None and (not isinstance(self.last, int) or self.last < 1):
+            raise OptionError(f"Unrolled(last={self.last!r}): must be None or a whole number, at least 1.")
+
+    def requirements(self) -> tuple[frozenset[str], ...]:
+        return (frozenset({"path", "function"}),) if self.products == "autodiff" else (frozenset({"path"}),)
+
+    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+        if isinstance(inner.solver, ClosedForm):
+            return _through_formula(inner)
+        steps = inner.solver.steps
+        first = 0 if self.last is None else max(0, steps - self.last)
+        tape: deque[tuple[int, Callable[[], Transpose]]] = deque()
+        keep_graph = not (self.checkpoint or self.products == "difference" or inner.kernel.compile)
+        with inner.replay.recording():
+            y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
+        if inner.replay.random and not keep_graph:
+            raise RequirementError(
+                "The inner loss draws random numbers (dropout?), and this form of Unrolled evaluates its steps again in "
+                'another order. Use Unrolled() without checkpoint or compile and with products="autodiff", or PZOBO.'
+            )
+
+        def pullback(v: Leaves) -> Leaves:
+            y_bar, state_bar = v, trees.zeros(state)
+            parts: dict[int, Leaves] = {}
+            with inner.replay.again():
+                for index, step in reversed(tape):
+                    y_bar, state_bar, by_z = step()(y_bar, state_bar)
+                    parts[index] = trees.add(parts[index], by_z) if index in parts else by_z
+            return inner.cotangents(parts)
+
+        return y, pullback
+
+    def _keep_points(
+        self, inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Transpose]]]
+    ) -> tuple[Leaves, Leaves]:
+        kernel, points = inner.kernel, inner.points
+        count = 0
+
+        def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
+            nonlocal count
+            index, point = count % len(points), points[count % len(points)]
+            if count >= first:
+                tape.append(
+                    (index, lambda: transpose(kernel, point.z, y, state, point.batch, point.slots, self.products))
+                )
+            count += 1
+
+        return kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+
+
+def _keep_graph(inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Transpose]]]) -> tuple[Leaves, Leaves]:
+    """The path, with the graph of each step's gradient kept for the backward pass."""
+    kernel, solver = inner.kernel, inner.solver
+    y, state = inner.y0, solver.init(inner.y0)
+    for t, (z, batch) in enumerate(inner.feed(inner.variables)):
+        if t < first:
+            y, state = kernel.step(z, y, state, batch)
+            continue
+        index = t % len(inner.points)
+        linear = Linearization(kernel, z, y, batch, inner.points[index].slots)
+        pull = through(solver, linear, y, state)
+        tape.append((index, lambda pull=pull: pull))  # type: ignore[misc]
+        y, state = solver.update(linear.gradient, y, state)
+    return y, state
+
+
+def _through_formula(inner: Inner) -> tuple[Leaves, Pullback]:
+    """Autograd through a closed form."""
+    with torch.enable_grad():
+        variables = tuple(t.detach().requires_grad_() for t in inner.variables)
+        y = inner.formula(variables)
+
+    def pullback(v: Leaves) -> Leaves:
+        if not any(t.requires_grad for t in y):
+            return trees.zeros(variables)
+        return torch.autograd.grad(y, variables, v, retain_graph=True, materialize_grads=True)
+
+    return tuple(t.detach() for t in y), pullback

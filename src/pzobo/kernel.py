@@ -1,0 +1,280 @@
+"""What is computed at one point of an inner path? The gradient, a step, its tangent and transpose, curvature products.
+
+Pure functions of the leaves of z and y and a batch; each can run as it is, under `torch.func` transforms
+("functional"), or compiled. They are compiled once for each structure of z and y and kept by `Argmin`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pzobo import trees
+from pzobo.errors import CompileError, ScalarLossError
+from pzobo.solvers import GD, Iterative
+from pzobo.trees import Leaves, Plan, Tree
+
+Products = Literal["autodiff", "difference"]
+Z = tuple[Any, ...]
+"""The leaves of z: tensors, and constants."""
+
+Feed = Iterable[tuple[Z, Tree]]
+"""(z, batch) for each step of a path."""
+
+BLOCK = 5
+"""Steps in one compiled block: within 10 % of hand-written speed for 2 s of compilation; more steps gain nothing."""
+
+# Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
+# takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
+OPTIONS: dict[str, Any] = {"cpp.vec_isa_ok": True}
+
+
+class Kernel:
+    """g and one step of its solver, for one structure of z and y."""
+
+    def __init__(self, loss: Callable[..., Tensor], solver: Any, z: Plan, y: Plan, compile: bool) -> None:
+        self.loss = loss
+        self.solver = solver
+        self.z_plan = z.traceable() if compile else z
+        self.y_plan = y.traceable() if compile else y
+        self.compile = compile
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def compiled(self, name: str) -> Callable[..., Any]:
+        """A method of this class, compiled at first use."""
+        if name not in self._compiled:
+            function = torch.compile(getattr(self, name), options=OPTIONS, fullgraph=True)
+
+            @functools.wraps(getattr(self, name))
+            def run(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    with torch.no_grad():
+                        return function(*args, **kwargs)
+                except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+                    reason = str(error).strip().splitlines()
+                    raise CompileError(
+                        f"torch.compile cannot take this loss: {reason[0] if reason else type(error).__name__} "
+                        "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
+                    ) from error
+
+            self._compiled[name] = run
+        return self._compiled[name]
+
+    # The loss and its first derivatives
+
+    def value(self, z: Z, y: Leaves, batch: Tree) -> Tensor:
+        """g(z, y) on a batch."""
+        return scalar(self.loss(self.z_plan.build(z), self.y_plan.build(y), batch), "The inner loss")
+
+    def gradient(self, z: Z, y: Leaves, batch: Tree, functional: bool = False) -> Leaves:
+        """dg/dy."""
+        return gradient(lambda *leaves: self.value(z, leaves, batch), y, functional)
+
+    def gradients(
+        self, z: Z, y: Leaves, batch: Tree, slots: Sequence[int], functional: bool = False
+    ) -> tuple[Leaves, Leaves]:
+        """dg/dy, and dg/dz for the leaves of z in `slots`."""
+        variables, fill = select(z, slots)
+        answer = gradient(
+            lambda *leaves: self.value(fill(leaves[len(y) :]), leaves[: len(y)], batch), (*y, *variables), functional
+        )
+        return answer[: len(y)], answer[len(y) :]
+
+    def gradient_z(self, z: Z, y: Leaves, batch: Tree, slots: Sequence[int], functional: bool = True) -> Leaves:
+        """dg/dz for the leaves of z in `slots`."""
+        variables, fill = select(z, slots)
+        return gradient(lambda *leaves: self.value(fill(leaves), y, batch), variables, functional)
+
+    # Steps
+
+    def step(
+        self, z: Z, y: Leaves, state: Leaves, batch: Tree, shift: Leaves | None = None, functional: bool = False
+    ) -> tuple[Leaves, Leaves]:
+        """One update of the solver; `shift` is added to the gradient (the loss gains <shift, y>)."""
+        direction = self.gradient(z, y, batch, functional)
+        if shift is not None:
+            direction = trees.add(direction, shift)
+        updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
+        return updated
+
+    def block(
+        self, pairs: Sequence[tuple[Z, Tree]], steps: int, y: Leaves, state: Leaves, shift: Leaves | None
+    ) -> list[tuple[Leaves, Leaves]]:
+        """Several steps in one compiled function; all of their results."""
+        results = []
+        for t in range(steps):
+            z, batch = pairs[t % len(pairs)]
+            y, state = self.step(z, y, state, batch, shift, functional=True)
+            results.append((y, state))
+        return results
+
+    def last_of_block(
+        self, pairs: Sequence[tuple[Z, Tree]], steps: int, y: Leaves, state: Leaves, shift: Leaves | None
+    ) -> tuple[Leaves, Leaves]:
+        return self.block(pairs, steps, y, state, shift)[-1]
+
+    def path(
+        self,
+        feed: Feed,
+        y: Leaves,
+        shift: Leaves | None = None,
+        functional: bool = False,
+        visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
+    ) -> tuple[Leaves, Leaves]:
+        """y^N and the solver's state after it. `visit` sees (z, y, state, batch) before each step."""
+        state: Leaves = self.solver.init(y)
+        if not self.compile or functional:
+            for z, batch in feed:
+                if visit is not None:
+                    visit(z, y, state, batch)
+                y, state = self.step(z, y, state, batch, shift, functional)
+            return y, state
+        for pairs, steps in blocks(feed):
+            if visit is None:
+                y, state = self.compiled("last_of_block")(pairs, steps, y, state, shift)
+                continue
+            results = self.compiled("block")(pairs, steps, y, state, shift)
+            for t, after in enumerate(results):
+                z, batch = pairs[t % len(pairs)]
+                visit(z, y, state, batch)
+                y, state = after
+        return y, state
+
+    # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
+
+    def curvature(
+        self,
+        z: Z,
+        y: Leaves,
+        batch: Tree,
+        q: Leaves,
+        slots: Sequence[int],
+        products: Products,
+        functional: bool = True,
+    ) -> tuple[Leaves, Leaves]:
+        """(d2g/dy2) q and (d2g/dz dy) q; no z part where `slots` is empty."""
+        if products == "difference":
+            e = probe_length(y, q)
+            up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
+            down = self.gradients(z, trees.add(y, q, -e), batch, slots, functional)
+            half = 0.5 / e
+            by_y, by_z = (trees.mul(trees.add(a, b, -1.0), half) for a, b in zip(up, down, strict=True))
+            return by_y, by_z
+        variables, fill = select(z, slots)
+
+        def slope(y: Leaves, variables: Leaves) -> Leaves:
+            return self.gradient(fill(variables), y, batch, functional=True)
+
+        vjp = torch.func.vjp(slope, y, variables)[1]
+        pulled: tuple[Leaves, Leaves] = vjp(tuple(q))
+        return pulled
+
+    def adjoint(
+        self,
+        z: Z,
+        y: Leaves,
+        state: Leaves,
+        batch: Tree,
+        y_bar: Leaves,
+        state_bar: Leaves,
+        slots: Sequence[int],
+        products: Products,
+        rate: float | None = None,
+        functional: bool = True,
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z).
+
+        With `rate` the step is one of gradient descent with that rate instead of the solver's.
+        """
+        solver: Iterative = self.solver if rate is None else GD(rate, 1)
+        direction = y if solver.linear else self.gradient(z, y, batch, functional)
+        bar, y_direct, state_bar = solver.pull(direction, y, state, y_bar, state_bar)
+        by_y, by_z = self.curvature(z, y, batch, bar, slots, products, functional)
+        return trees.add(y_direct, by_y), state_bar, by_z
+
+    def tangent(
+        self,
+        pair: tuple[Z, Tree],
+        z_dot: Leaves,
+        slots: Sequence[int],
+        y: Leaves,
+        state: Leaves,
+        y_dot: Leaves,
+        state_dot: Leaves,
+    ) -> tuple[Leaves, Leaves, Leaves, Leaves]:
+        """One step and its derivative along (z_dot, y_dot, state_dot)."""
+        variables, fill = select(pair[0], slots)
+
+        def step(variables: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+            return self.step(fill(variables), y, state, pair[1], functional=True)
+
+        after = torch.func.jvp(step, (variables, y, state), (z_dot, y_dot, state_dot))
+        (y, state), (y_dot, state_dot) = after[0], after[1]
+        return y, state, y_dot, state_dot
+
+
+def scalar(value: Any, what: str) -> Tensor:
+    """A loss's value, if it is one floating-point number."""
+    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
+        return value
+    found = f"a {value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
+    raise ScalarLossError(
+        f"{what} returned {found}; expected one floating-point number: reduce it with .mean() or .sum()."
+    )
+
+
+def gradient(fn: Callable[..., Tensor], args: Leaves, functional: bool) -> Leaves:
+    """The gradient of a scalar function with respect to all its arguments; zero for those it does not use.
+
+    Outside of transforms and compiled code `torch.autograd.grad` is faster and takes any custom autograd function.
+    """
+    if functional:
+        answer: Leaves = torch.func.grad(fn, argnums=tuple(range(len(args))))(*args)
+        return answer
+    with torch.enable_grad():
+        leaves = tuple(t.detach().requires_grad_() for t in args)
+        value = fn(*leaves)
+        if not value.requires_grad:
+            return trees.zeros(args)
+        return torch.autograd.grad(value, leaves, materialize_grads=True)
+
+
+def select(z: Z, slots: Sequence[int]) -> tuple[Leaves, Callable[[Sequence[Tensor]], Z]]:
+    """The leaves of z at `slots`, and the function that puts others in their places."""
+
+    def fill(variables: Sequence[Tensor]) -> Z:
+        filled = list(z)
+        for slot, variable in zip(slots, variables, strict=True):
+            filled[slot] = variable
+        return tuple(filled)
+
+    return tuple(z[slot] for slot in slots), fill
+
+
+def probe_length(y: Leaves, q: Leaves) -> Tensor:
+    """The length e of a central difference along q at y: where truncation (e^2) and rounding (1/e) are about equal.
+
+    In float32 it is 0.01 |y| / |q|.
+    """
+    tiny = 1e-30
+    relative = 2.0 * max([torch.finfo(t.dtype).eps for t in y]) ** (1 / 3)
+    size = trees.norm(y)
+    length: Tensor = relative * torch.where(size > 0, size, 1.0) / trees.norm(q).clamp_min(tiny)
+    return length
+
+
+def blocks(feed: Feed) -> Iterable[tuple[list[tuple[Z, Tree]], int]]:
+    """The feed in blocks: one (z, batch) and how often it repeats, or one for each step; the rest one by one."""
+    pending: list[tuple[Z, Tree]] = []
+    for pair in feed:
+        pending.append(pair)
+        if len(pending) == BLOCK:
+            same = all(z is pending[0][0] and b is pending[0][1] for z, b in pending)
+            yield (pending[:1] if same else pending), BLOCK
+            pending = []
+    for pair in pending:
+        yield [pair], 1

@@ -1,0 +1,150 @@
+"""About which variables is a Jacobian asked? The outer variables x themselves, or z = prepare(x, batch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo import trees
+from pzobo.inner import Inner, Point, take_apart
+from pzobo.kernel import Kernel, Z
+from pzobo.replay import Replay
+from pzobo.smooth import substitute
+from pzobo.trees import Leaves, Plan, Tree
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of `argmin`, taken apart."""
+
+    kernel: Kernel
+    x_leaves: Sequence[Any]
+    x_plan: Plan
+    variables: Leaves
+    """Those of x's tensors that need a gradient, tied ones once, with their graphs."""
+    y0: Leaves
+    batches: Sequence[Tree]
+    """One batch for all steps, or one for each."""
+    own: Sequence[Tree]
+    """The Jacobian's own batches, if any."""
+    data: Tree
+    prepare: Callable[[Tree, Tree], Tree] | None
+    replay: Replay
+    check: bool
+
+    @property
+    def steps(self) -> int:
+        return int(getattr(self.kernel.solver, "steps", 1))
+
+    def z(self, x_leaves: Sequence[Any], batch: Tree) -> Z:
+        """The leaves of prepare(x, batch)."""
+        if self.prepare is None:
+            return tuple(x_leaves)
+        answer = self.prepare(self.x_plan.build(x_leaves), batch)
+        return take_apart(answer, self.kernel.z_plan, "The answer of prepare()", "its first answer")
+
+
+def at_x(call: Call) -> tuple[Inner, Leaves]:
+    """The problem as a function of x. z is made anew for each x, and for many batches only when its step comes."""
+
+    def x(values: Leaves) -> list[Any]:
+        return substitute(call.x_leaves, call.variables, values)
+
+    def along(make: Callable[[Tree], Any]) -> Iterator[Any]:
+        """`make(batch)` for each step; computed once where all steps have the same z and batch."""
+        shared = make(call.batches[0]) if call.prepare is None or len(call.batches) == 1 else None
+        for t in range(call.steps):
+            yield make(call.batches[t]) if shared is None else shared
+
+    def feed(values: Leaves) -> Iterator[tuple[Z, Tree]]:
+        leaves = x(values)
+        zs = along(lambda batch: call.z(leaves, batch))
+        return ((z, call.batches[t % len(call.batches)]) for t, z in enumerate(zs))
+
+    def tangents(u: Leaves) -> Iterator[tuple[tuple[int, ...], Leaves]]:
+        def slope(batch: Tree) -> tuple[tuple[int, ...], Leaves]:
+            slots: tuple[int, ...] = ()
+
+            def numbers(*values: Tensor) -> Leaves:
+                nonlocal slots
+                z = call.z(x(values), batch)
+                slots = tuple(i for i, t in enumerate(z) if isinstance(t, Tensor) and t.is_floating_point())
+                return tuple(z[i] for i in slots)
+
+            z_dot = torch.func.jvp(numbers, values, u)[1]
+            return slots, z_dot
+
+        return along(slope)
+
+    values = tuple(t.detach() for t in call.variables)
+    inner = Inner(
+        kernel=call.kernel,
+        y0=call.y0,
+        variables=values,
+        feed=feed,
+        points=(),
+        tangents=tangents,
+        x=lambda values: call.x_plan.build(x(values)),
+        data=call.data,
+        replay=call.replay,
+        check=call.check,
+    )
+    return inner, call.variables
+
+
+def at_z(call: Call) -> tuple[Inner, Leaves]:
+    """The problem as a function of z; autograd carries what is found there on to x, through `prepare`."""
+    asked = call.own or call.batches
+    with torch.enable_grad():
+        zs = [call.z(call.x_leaves, batch) for batch in (asked if call.prepare is not None else asked[:1])]
+    points: list[Point] = []
+    variables: list[Tensor] = []
+    for i, batch in enumerate(asked):
+        if i < len(zs):
+            slots = tuple(k for k, t in enumerate(zs[i]) if trees.is_variable(t))
+            offset = len(variables)
+            variables.extend(zs[i][k] for k in slots)
+            z = tuple(t.detach() if isinstance(t, Tensor) else t for t in zs[i])
+        points.append(Point(z, batch, slots, offset))
+    if call.own:
+        constants = substitute(call.x_leaves, (), ())
+        path = [(call.z(constants, batch), batch) for batch in call.batches]
+        if call.prepare is None:
+            path = [(path[0][0], batch) for _, batch in path]
+
+    def feed(values: Leaves) -> Iterator[tuple[Z, Tree]]:
+        pairs = path if call.own else [(z, point.batch) for z, point in zip(filled(values), points, strict=True)]
+        return (pairs[t % len(pairs)] for t in range(call.steps))
+
+    def filled(values: Leaves) -> Iterator[Z]:
+        made: dict[int, Z] = {}
+        for point in points:
+            if point.offset not in made:
+                z = list(point.z)
+                for k, slot in enumerate(point.slots):
+                    z[slot] = values[point.offset + k]
+                made[point.offset] = tuple(z)
+            yield made[point.offset]
+
+    def tangents(u: Leaves) -> Iterator[tuple[tuple[int, ...], Leaves]]:
+        for t in range(call.steps):
+            point = points[t % len(points)]
+            yield point.slots, u[point.offset : point.offset + len(point.slots)]
+
+    inner = Inner(
+        kernel=call.kernel,
+        y0=call.y0,
+        variables=tuple(t.detach() for t in variables),
+        feed=feed,
+        points=points,
+        tangents=tangents,
+        x=lambda values: call.x_plan.build(substitute(call.x_leaves, (), ())),
+        data=call.data,
+        replay=call.replay,
+        check=call.check,
+    )
+    return inner, tuple(variables)

@@ -1,0 +1,238 @@
+"""What is a derivative without derivatives? The zeroth-order primitive, of which PZOBO and HOZOG are two uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo import trees
+from pzobo.directions import Gaussian, Sampler, Space
+from pzobo.errors import DirectionsError, DivergenceError, NonFiniteError, OptionError, SmoothingError, StructureError
+from pzobo.replay import Replay, watched
+from pzobo.response import attach
+from pzobo.trees import Leaves, Plan, Tree
+
+Delta = Callable[[Leaves], Leaves]
+"""The change of a function's value along a direction, for a direction of unit length per entry."""
+
+NOISE = 10.0
+"""A difference of less than this many roundings is called noise."""
+
+
+def check_mu(mu: float) -> None:
+    if not (isinstance(mu, (int, float)) and mu > 0 and math.isfinite(mu)):
+        raise SmoothingError(f"mu={mu!r}: the smoothing parameter must be a positive number; 0.01 is a good start.")
+
+
+def check_directions(directions: int) -> None:
+    if not isinstance(directions, int) or isinstance(directions, bool) or directions < 1:
+        raise DirectionsError(f"directions={directions!r}: must be a whole number, at least 1.")
+
+
+def check_batching(batching: str | int) -> None:
+    if batching in ("auto", "vmap", "loop") or (type(batching) is int and batching >= 1):
+        return
+    raise OptionError(f'batching={batching!r}: must be "auto", "vmap", "loop" or a chunk size of at least 1.')
+
+
+def factor(shrink: bool | float, sampler: Sampler, p: int, directions: int) -> float:
+    """s: 1 for `shrink=False`, the factor of least mean squared error for True, or the number given."""
+    if shrink is True:
+        return sampler.shrinkage(p, directions)
+    return 1.0 if shrink is False else float(shrink)
+
+
+def difference(
+    evaluate: Callable[[Leaves], Leaves], base: Leaves, variables: Leaves, mu: float, antithetic: bool
+) -> Delta:
+    """delta(u) = (fn(x + mu u) - fn(x)) / mu (Eq. 4), or the central (fn(x + mu u) - fn(x - mu u)) / 2 mu.
+
+    Half precisions are perturbed and subtracted in float32.
+    """
+
+    def at(u: Leaves, mu: float) -> Leaves:
+        return evaluate(tuple((x + mu * d).to(x.dtype) for x, d in zip(variables, u, strict=True)))
+
+    def delta(u: Leaves) -> Leaves:
+        other, width = (at(u, -mu), 2 * mu) if antithetic else (base, mu)
+        return tuple(
+            (a.to(wide) - b.to(wide)) / width
+            for a, b, wide in ((a, b, trees.wide(a.dtype)) for a, b in zip(at(u, mu), other, strict=True))
+        )
+
+    return delta
+
+
+def estimate(
+    delta: Delta,
+    v: Leaves,
+    variables: Leaves,
+    *,
+    sampler: Sampler,
+    key: int,
+    directions: int,
+    shrink: bool | float,
+    chunk: int,
+    floor: Tensor | None = None,
+) -> Leaves:
+    """s/Q sum_j <delta(u_j), v> u_j. `chunk` paths at a time run under `torch.vmap`; at 1 they run one by one.
+
+    Directions are drawn when they are needed, so one by one there are never two of them at once. With a `floor`, the
+    answer is checked: finite, and from differences that are longer than the floor (or exactly zero: no response).
+    """
+    space = Space.of(variables)
+    total = space.empty().zero_()
+    weights: list[Tensor] = []
+    longest = space.empty().new_zeros(())
+
+    def weigh(flat: Tensor) -> tuple[Tensor, Tensor]:
+        change = delta(space.split(flat, variables))
+        length = trees.norm(change) if floor is not None else flat.new_zeros(())
+        return trees.dot(change, v).to(flat), length.to(flat)
+
+    for first in range(0, directions, chunk):
+        flat = [sampler.draw(key, j, directions, space) for j in range(first, min(first + chunk, directions))]
+        if chunk == 1:
+            weight, length = weigh(flat[0])
+            total.addcmul_(flat[0], weight)
+            weights.append(weight)
+        else:
+            stacked = torch.stack(flat)
+            weight, length = torch.vmap(weigh, randomness="same")(stacked)
+            total.addmv_(stacked.T, weight)
+            weights.extend(weight.unbind())
+        longest = torch.maximum(longest, length.max())
+    if floor is not None:
+        check_paths(torch.stack(weights).sum(), longest, floor)
+    total.mul_(factor(shrink, sampler, space.dim, directions) / directions)
+    return tuple(part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True))
+
+
+def check_paths(weight: Tensor, longest: Tensor, floor: Tensor) -> None:
+    """Refuse what is not finite, or no longer than rounding noise."""
+    finite, length, noise = torch.stack([weight, longest, floor.to(weight)]).tolist()
+    if not math.isfinite(finite):
+        raise DivergenceError(
+            "A perturbed path left the finite numbers although the base path did not: the inner solver is at the edge "
+            "of stability. Try a smaller mu, or a smaller inner learning rate."
+        )
+    if 0 < length < noise:
+        raise SmoothingError(
+            f"mu is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use a mu "
+            f"at least {10 * noise / length:.0f} times as large, or float64."
+        )
+
+
+def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
+    """Refuse a mu that x + mu u does not show."""
+    space = Space.of(variables)
+    eps = max(torch.finfo(x.dtype).eps for x in variables)
+    size, length = float(trees.norm(variables)), sampler.length(space)
+    if mu * length < NOISE * eps * size:
+        raise SmoothingError(
+            f"mu={mu:g} is too small: a perturbation of length {mu * length:.1e} is rounding noise beside x of length "
+            f"{size:.1e} in {variables[0].dtype}. Use mu of at least {100 * eps * size / length:.0e}, or float64."
+        )
+
+
+def noise_floor(y: Leaves, mu: float) -> Tensor:
+    """The length of a delta that rounding alone could make."""
+    return trees.norm(y) * (NOISE * max(torch.finfo(t.dtype).eps for t in y) / mu)
+
+
+def smooth(
+    fn: Callable[[Tree], Tree],
+    x: Tree,
+    *,
+    mu: float,
+    directions: int = 1,
+    sampler: Sampler | None = None,
+    shrink: bool | float = False,
+    antithetic: bool = False,
+    batching: str | int = "loop",
+) -> Tree:
+    """fn(x), with a zeroth-order derivative: the backward is (1/Q) sum_j <(fn(x + mu u_j) - fn(x)) / mu, v> u_j.
+
+    Around a whole bilevel objective this is HOZOG (and ES-MAML); around an inner solve it is PZOBO. `fn` may be any
+    code that gives tensors for tensors; the perturbed evaluations are made in the backward pass, under the random
+    numbers of the first, so nothing is evaluated that is not needed and nothing is kept.
+
+    Example:
+        >>> x = torch.zeros(3, requires_grad=True)
+        >>> loss = pzobo.smooth(lambda x: (x - 1).square().sum(), x, mu=1e-3, directions=3, sampler=pzobo.Orthogonal())
+        >>> loss.backward()    # x.grad is close to (-2, -2, -2)
+    """
+    check_mu(mu)
+    check_directions(directions)
+    check_batching(batching)
+    sampler = Gaussian() if sampler is None else sampler
+    leaves, plan = Plan.take(x)
+    variables = unique(leaves)
+    structure: list[Plan] = []
+
+    def evaluate(values: Leaves) -> Leaves:
+        with torch.enable_grad():
+            answer = fn(plan.build(substitute(leaves, variables, values)))
+        outputs, plan_of_answer = Plan.take(answer)
+        structure[:] = [plan_of_answer]
+        for output in outputs:
+            if not isinstance(output, Tensor):
+                raise StructureError(f"smooth(fn, ...): fn returned a {type(output).__name__}; expected tensors.")
+        return tuple(output.detach() for output in outputs)
+
+    active = torch.is_grad_enabled() and bool(variables)
+    key = sampler.key() if active else 0
+    values = tuple(t.detach() for t in variables)
+    if active and not math.isfinite(float(trees.norm(values))):
+        raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
+    replay = Replay(values)
+    with replay.recording():
+        base = evaluate(values)
+    rebuild = structure[0].build
+    if not active:
+        return rebuild(base)
+
+    def pullback(v: Leaves) -> Leaves:
+        check_noise(values, mu, sampler)
+
+        def again(values: Leaves) -> Leaves:
+            with replay.again(), watched():
+                return evaluate(values)
+
+        return estimate(
+            difference(again, base, values, mu, antithetic),
+            v,
+            values,
+            sampler=sampler,
+            key=key,
+            directions=directions,
+            shrink=shrink,
+            chunk=chunk_size(batching, directions, loop=True),
+            floor=noise_floor(base, mu),
+        )
+
+    return rebuild(attach(base, pullback, variables))
+
+
+def chunk_size(batching: str | int, directions: int, *, loop: bool) -> int:
+    """How many paths run at once; `loop` is what "auto" means here."""
+    if isinstance(batching, int):
+        return batching
+    if batching == "loop" or (batching == "auto" and loop):
+        return 1
+    return directions if batching == "vmap" else min(directions, 64)
+
+
+def unique(leaves: Sequence[Any]) -> Leaves:
+    """The variables among the leaves, tied ones once."""
+    return tuple({id(leaf): leaf for leaf in leaves if trees.is_variable(leaf)}.values())
+
+
+def substitute(leaves: Sequence[Any], variables: Leaves, values: Leaves) -> list[Any]:
+    """The leaves with new values for the variables (tied ones alike); the other tensors are cut from their graphs."""
+    by_id = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+    return [by_id.get(id(leaf), trees.detach(leaf)) for leaf in leaves]

@@ -1,0 +1,162 @@
+"""How is y^N reached? Inner solvers: small objects that know one update, and nothing of how y is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pzobo import trees
+from pzobo.errors import OptionError
+from pzobo.trees import Leaves, Tree
+
+
+@dataclass(frozen=True)
+class Solver:
+    """What every solver states about itself."""
+
+    gives: ClassVar[frozenset[str]] = frozenset()
+    """What a Jacobian may ask of it: "gradient" of g, "path" of updates, "map" with a fixed point, "function" of z."""
+
+
+class Iterative(Solver):
+    """A solver that repeats one update with the gradient of g: `init` makes its state, `update` is one step.
+
+    `update` is a pure function of tensors, differentiable, and the same on every step.
+    """
+
+    steps: int
+    gives = frozenset({"gradient", "path", "map"})
+    linear: ClassVar[bool] = True
+    """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
+
+    def init(self, y: Leaves) -> Leaves:
+        return ()
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        raise OptionError(f"{type(self).__name__} does not define update().")
+
+    def pull(
+        self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        """The transpose of the update's derivative: cotangents of (y', state') to those of (gradient, y, state)."""
+        vjp = torch.func.vjp(self.update, gradient, y, state)[1]
+        pulled: tuple[Leaves, Leaves, Leaves] = vjp((y_bar, state_bar))
+        return pulled
+
+    def _check(self, **rates: float) -> None:
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise OptionError(f"{type(self).__name__}(steps={self.steps!r}): steps must be a whole number, at least 1.")
+        for name, value in rates.items():
+            if not value > 0:
+                raise OptionError(f"{type(self).__name__}({name}={value!r}): {name} must be positive.")
+
+
+@dataclass(frozen=True)
+class GD(Iterative):
+    """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2)."""
+
+    lr: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        self._check(lr=self.lr)
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return trees.add(y, gradient, -self.lr), state
+
+    def pull(
+        self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        return trees.mul(y_bar, -self.lr), y_bar, ()
+
+
+@dataclass(frozen=True)
+class HeavyBall(Iterative):
+    """Gradient descent with momentum, as torch.optim.SGD: b <- momentum * b + dg/dy, y <- y - lr * b."""
+
+    lr: float
+    momentum: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        self._check(lr=self.lr)
+        if not 0 <= self.momentum < 1:
+            raise OptionError(f"HeavyBall(momentum={self.momentum!r}): momentum must be in [0, 1).")
+
+    def init(self, y: Leaves) -> Leaves:
+        return trees.zeros(y)
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        state = trees.add(gradient, state, self.momentum)
+        return trees.add(y, state, -self.lr), state
+
+    def pull(
+        self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        bar = trees.add(state_bar, y_bar, -self.lr)
+        return bar, y_bar, trees.mul(bar, self.momentum)
+
+
+@dataclass(frozen=True)
+class Adam(Iterative):
+    """Adam with the numbers of torch.optim.Adam. Its derivative at a zero gradient is finite."""
+
+    lr: float
+    steps: int
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    # Adam's map changes with its state and has no fixed point of its own to differentiate at.
+    gives = frozenset({"gradient", "path"})
+    linear = False
+
+    def __post_init__(self) -> None:
+        self._check(lr=self.lr, eps=self.eps)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise OptionError(f"Adam(betas={self.betas!r}): both must be in [0, 1).")
+
+    def init(self, y: Leaves) -> Leaves:
+        # 1 - beta^t by its recursion c <- beta c + (1 - beta): full relative precision also in float32, where
+        # computing 1 - beta^t directly would lose four digits at t = 1.
+        corrections = tuple(torch.zeros((), dtype=trees.wide(y[0].dtype), device=y[0].device) for _ in range(2))
+        return (*corrections, *trees.zeros(y), *trees.zeros(y))
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        beta1, beta2 = self.betas
+        c1 = beta1 * state[0] + (1 - beta1)
+        c2 = beta2 * state[1] + (1 - beta2)
+        first = tuple(torch.lerp(m, g, 1 - beta1) for m, g in zip(state[2 : 2 + len(y)], gradient, strict=True))
+        second = tuple(beta2 * v + (1 - beta2) * g * g for v, g in zip(state[2 + len(y) :], gradient, strict=True))
+        new = tuple(
+            t - (self.lr / c1).to(t.dtype) * m / (_sqrt(v) / c2.sqrt().to(t.dtype) + self.eps)
+            for t, m, v in zip(y, first, second, strict=True)
+        )
+        return new, (c1, c2, *first, *second)
+
+
+def _sqrt(v: Tensor) -> Tensor:
+    """The square root with derivative 0 at 0 instead of infinity (which times 0 would be NaN)."""
+    positive = v > 0
+    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)
+
+
+@dataclass(frozen=True)
+class ClosedForm(Solver):
+    """y = fn(z, batch): the inner problem solved by a formula. `Unrolled` and `ForwardMode` differentiate `fn` itself;
+    `Implicit` uses only its value and the loss."""
+
+    fn: Callable[[Tree, Tree], Tree]
+    gives = frozenset({"gradient", "function"})
+
+
+@dataclass(frozen=True)
+class BlackBox(Solver):
+    """y = fn(x, y0, batch): any code at all (NumPy, scikit-learn, a subprocess). Nothing is asked of it but values.
+
+    With `batches=` it gets the whole list. It may return NumPy arrays; gradients are enabled while it runs.
+    """
+
+    fn: Callable[[Tree, Tree, Tree], Tree]

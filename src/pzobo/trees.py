@@ -1,0 +1,150 @@
+"""Which operations on trees of tensors does the library need? These; the trees themselves are optree's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+Tree = Any
+"""A tensor, or any nesting of dicts, lists, tuples and registered nodes with tensors (and constants) as leaves."""
+
+Leaves = tuple[Tensor, ...]
+
+
+class Plan:
+    """The structure of a tree: `leaves` takes it apart, `build` puts leaves together.
+
+    `build` can also be traced by torch.compile, which cannot look into optree's own structures, after `traceable()`.
+    """
+
+    def __init__(self, spec: optree.PyTreeSpec) -> None:
+        self.spec = spec
+        self._traceable: Callable[[Iterator[Any]], Tree] = next
+
+    @classmethod
+    def take(cls, tree: Tree) -> tuple[tuple[Any, ...], Plan]:
+        """The leaves of a tree, and its plan."""
+        leaves, spec = optree.tree_flatten(tree)
+        return tuple(leaves), cls(spec)
+
+    def traceable(self) -> Plan:
+        self._traceable = _builder(self.spec.unflatten(range(self.spec.num_leaves)))
+        return self
+
+    def leaves(self, tree: Tree) -> tuple[Any, ...]:
+        return tuple(self.spec.flatten_up_to(tree))
+
+    def build(self, leaves: Iterable[Any]) -> Tree:
+        if torch.compiler.is_compiling():
+            return self._traceable(iter(leaves))
+        return self.spec.unflatten(leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+
+def _builder(tree: Tree) -> Callable[[Iterator[Any]], Tree]:
+    if optree.tree_is_leaf(tree):
+        return next
+    if tree is None:
+        return lambda leaves: None
+    children, metadata, _, unflatten = optree.tree_flatten_one_level(tree)
+    parts = [_builder(child) for child in children]
+    kind = type(tree)
+    if kind is dict:
+        named = list(zip(sorted(tree), parts, strict=True)) if _sortable(tree) else list(zip(tree, parts, strict=True))
+        return lambda leaves: {key: part(leaves) for key, part in named}
+    if kind in (list, tuple):
+        return lambda leaves: kind([part(leaves) for part in parts])
+    if optree.is_namedtuple(tree):
+        return lambda leaves: kind(*[part(leaves) for part in parts])
+    return lambda leaves: unflatten(metadata, [part(leaves) for part in parts])
+
+
+def _sortable(keys: Iterable[Any]) -> bool:
+    try:
+        sorted(keys)
+    except TypeError:
+        return False
+    return True
+
+
+def is_variable(leaf: Any) -> bool:
+    """Whether a derivative with respect to this leaf is asked for."""
+    return isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point()
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to accumulate in: float32 for the half precisions, else the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def accumulator(leaves: Sequence[Tensor]) -> torch.dtype:
+    """The widest dtype to accumulate in over several leaves."""
+    return torch.float64 if any(leaf.dtype == torch.float64 for leaf in leaves) else torch.float32
+
+
+def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """<a, b>, half precisions accumulated in float32."""
+    terms = [
+        torch.dot(s.reshape(-1).to(dtype), t.reshape(-1).to(dtype))
+        for s, t, dtype in (
+            (s, t, torch.promote_types(wide(s.dtype), wide(t.dtype))) for s, t in zip(a, b, strict=True)
+        )
+    ]
+    if len(terms) == 1:
+        return terms[0]
+    return torch.stack([term.to(terms[0].device, accumulator(terms)) for term in terms]).sum()
+
+
+def norm(leaves: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all leaves together, half precisions accumulated in float32."""
+    norms: list[Tensor] = [torch.linalg.vector_norm(leaf, dtype=wide(leaf.dtype)) for leaf in leaves]
+    if len(norms) == 1:
+        return norms[0]
+    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, accumulator(norms)) for n in norms]))
+    return total
+
+
+def add(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -> Leaves:
+    """a + scale * b, leaf by leaf."""
+    if isinstance(scale, Tensor):
+        return tuple(s + scale.to(s.dtype) * t for s, t in zip(a, b, strict=True))
+    return tuple(torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True))
+
+
+def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
+    """scale * a, leaf by leaf."""
+    return tuple(s * (scale.to(s.dtype) if isinstance(scale, Tensor) else scale) for s in a)
+
+
+def zeros(leaves: Iterable[Tensor]) -> Leaves:
+    """A zero for each leaf."""
+    return tuple(torch.zeros_like(leaf) for leaf in leaves)
+
+
+def detach(leaf: Any) -> Any:
+    """A leaf cut from its graph, if it has one."""
+    return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
+
+
+def signature(leaves: Iterable[Any]) -> tuple[Any, ...]:
+    """What tells two lists of leaves apart but for their values."""
+    return tuple(
+        (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, Tensor) else type(leaf)
+        for leaf in leaves
+    )
+
+
+def normal(tree: Tree) -> Tree:
+    """The same tree with inference tensors, which autograd refuses, replaced by ordinary copies."""
+    return optree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf, tree
+    )
