@@ -3,6 +3,7 @@
 from pzobo.argmin import Argmin
 from pzobo.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
 from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
+from pzobo.problem import Problem
 from pzobo.smooth import smooth
 from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall
 from pzobo.sparse import SparseMatrix
@@ -28,6 +29,7 @@ __all__ = [
     "Neumann",
     "Nudged",
     "Orthogonal",
+    "Problem",
     "Rademacher",
     "SparseMatrix",
     "Sphere",

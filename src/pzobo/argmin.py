@@ -37,7 +37,7 @@ _MISSING: Any = object()
 
 
 @dataclass(frozen=True)
-class Problem:
+class Known:
     """What one look at an inner problem tells: its structure, and the modules whose buffers must not be changed."""
 
     kernel: Kernel
@@ -124,7 +124,7 @@ class Argmin:
         self.prepare = prepare
         self.compile = compile
         self.check = check
-        self._problems: dict[Any, Problem] = {}
+        self._known: dict[Any, Known] = {}
         self._kernels: dict[tuple[Plan, Plan], Kernel] = {}
         self._last: Solution | None = None
 
@@ -238,11 +238,11 @@ class Argmin:
         batches: Sequence[Tree],
         data: Tree,
         given: bool,
-    ) -> Problem:
+    ) -> Known:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
         data_leaves, data_plan = Plan.take(batches[0])
         signature = (x_plan, y_plan, data_plan, trees.signature((*x_leaves, *y, *data_leaves)))
-        known = self._problems.get(signature)
+        known = self._known.get(signature)
         if known is not None:
             return known
         loss = self.loss
@@ -271,8 +271,8 @@ class Argmin:
             (z_plan, y_plan),
             Kernel(loss, self.solver, z_plan, y_plan, self.compile),  # type: ignore[arg-type]
         )
-        problem = Problem(kernel, tuple(modules), z_size)
-        self._problems[signature] = problem
+        problem = Known(kernel, tuple(modules), z_size)
+        self._known[signature] = problem
         return problem
 
     def _solved(self, inner: Inner, y: Leaves, variables: Leaves) -> Leaves:

@@ -53,8 +53,8 @@ class Unrolled(Jacobian):
             y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
         if inner.replay.random and not keep_graph:
             raise RequirementError(
-                "The inner loss draws random numbers (dropout?), and this form of Unrolled evaluates its steps again in "
-                'another order. Use Unrolled() without checkpoint or compile and with products="autodiff", or PZOBO.'
+                "The inner loss draws random numbers (dropout?), and this form of Unrolled evaluates its steps again "
+                'in another order. Use Unrolled() without checkpoint or compile and with products="autodiff", or PZOBO.'
             )
 
         def pullback(v: Leaves) -> Leaves:

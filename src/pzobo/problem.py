@@ -1,0 +1,53 @@
+"""What is a bilevel problem? Two losses, where they start, their data, and what is known of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+from torch import Tensor
+
+from pzobo.argmin import Argmin
+from pzobo.jacobians.base import Jacobian
+from pzobo.solvers import Solver
+from pzobo.trees import Tree
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y), as `outer_loss(x, y, val)` and `loss(z, y, train)`.
+
+    Args:
+        loss: g as `loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
+        outer_loss: f as `outer_loss(x, y, batch) -> scalar`.
+        x0, y0: where the outer and the inner variables start.
+        train, val: the batches that g and f get.
+        prepare: as in `Argmin`.
+        hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
+    """
+
+    loss: Callable[[Any, Any, Any], Tensor]
+    outer_loss: Callable[[Any, Any, Any], Tensor]
+    x0: Tree
+    y0: Tree
+    train: Tree = None
+    val: Tree = None
+    prepare: Callable[[Any, Any], Any] | None = None
+    hypergradient: Callable[[Any], Any] | None = None
+
+    def argmin(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Argmin:
+        """The inner problem as a differentiable function."""
+        return Argmin(self.loss, solver=solver, jacobian=jacobian, prepare=self.prepare, **options)
+
+    def objective(self, argmin: Argmin, x: Tree, y0: Tree = None) -> Tensor:
+        """f(x, y^N(x)): call `.backward()` on it for the hypergradient."""
+        y = argmin(x, self.y0 if y0 is None else y0, self.train)
+        return self.outer_loss(x, y, self.val)
+
+    def start(self) -> Tree:
+        """A fresh copy of x0 whose tensors need gradients."""
+        return optree.tree_map(
+            lambda t: t.detach().clone().requires_grad_(t.is_floating_point()) if isinstance(t, Tensor) else t, self.x0
+        )
