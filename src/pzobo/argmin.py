@@ -14,7 +14,6 @@ from pzobo import trees
 from pzobo.errors import (
     BatchError,
     DivergenceError,
-    NonFiniteError,
     OptionError,
     PzoboError,
     RequirementError,
@@ -28,8 +27,9 @@ from pzobo.kernel import Kernel, scalar
 from pzobo.levels import Call, at_x, at_z
 from pzobo.replay import Replay, watched
 from pzobo.response import attach
-from pzobo.smooth import unique
-from pzobo.solvers import BlackBox, ClosedForm, Iterative, Solver
+from pzobo.smooth import finite_size, unique
+from pzobo.solution import Solution, diagnose
+from pzobo.solvers import BlackBox, ClosedForm, Solver
 from pzobo.trees import Leaves, Plan, Tree
 
 Loss = Callable[[Any, Any, Any], Tensor]
@@ -40,40 +40,9 @@ _MISSING: Any = object()
 class Known:
     """What one look at an inner problem tells: its structure, and the modules whose buffers must not be changed."""
 
-    kernel: Kernel
+    z_plan: Plan
     modules: tuple[nn.Module, ...]
     z_size: int
-
-
-class Solution:
-    """The last solve of an `Argmin`, measured when asked: each property is computed at its first use."""
-
-    def __init__(self, inner: Inner, y: Leaves) -> None:
-        self._inner, self._y = inner, y
-        self._versions = [t._version for t in inner.variables]
-
-    def _at(self) -> tuple[tuple[Any, ...], Leaves, Tree]:
-        if [t._version for t in self._inner.variables] != self._versions:
-            raise StaleError("x was changed in place since the solve; ask for statistics before the optimizer's step.")
-        with torch.no_grad(), self._inner.replay.again():
-            *_, (z, batch) = self._inner.feed(self._inner.variables)
-        return z, self._y, batch
-
-    @property
-    def loss(self) -> float:
-        """g(x, y^N), on the last batch of the path."""
-        with torch.no_grad():
-            return float(self._inner.kernel.value(*self._at()))
-
-    @property
-    def gradient_norm(self) -> float:
-        """|dg/dy| at y^N, on the last batch of the path: zero at a solution."""
-        return float(trees.norm(self._inner.kernel.gradient(*self._at())))
-
-    @property
-    def finite(self) -> bool:
-        """Whether all of y^N is finite."""
-        return math.isfinite(float(trees.norm(self._y)))
 
 
 class Argmin:
@@ -104,28 +73,13 @@ class Argmin:
         compile: bool = False,
         check: bool = True,
     ) -> None:
-        if not isinstance(solver, Solver):
-            raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, ClosedForm or BlackBox.")
-        if not isinstance(jacobian, Jacobian):
-            raise OptionError(
-                f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
-            )
-        jacobian.check(solver)
-        if isinstance(solver, BlackBox):
-            if prepare is not None:
-                raise RequirementError("A black box gets x itself: call prepare inside of it, and drop prepare=.")
-            if getattr(jacobian, "at", "x") == "z":
-                raise RequirementError('A black box is a function of x, not of z: use at="x" or at="auto".')
-        elif loss is None:
-            raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
         self.loss = loss
-        self.solver = solver
-        self.jacobian = jacobian
         self.prepare = prepare
         self.compile = compile
         self.check = check
+        self._set(solver, jacobian)
         self._known: dict[Any, Known] = {}
-        self._kernels: dict[tuple[Plan, Plan], Kernel] = {}
+        self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
         self._last: Solution | None = None
 
     def __call__(
@@ -152,6 +106,43 @@ class Argmin:
                 return self._call(x, y0, *self._data(batch, batches), [])
         own = list(jacobian_batches) if jacobian_batches is not None and self.jacobian.own_batches else []
         return self._call(x, y0, *self._data(batch, batches), own)
+
+    def _set(self, solver: Solver, jacobian: Jacobian) -> None:
+        """Take a solver and a Jacobian, if they go together and with the rest."""
+        if not isinstance(solver, Solver):
+            raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, ClosedForm or BlackBox.")
+        if not isinstance(jacobian, Jacobian):
+            raise OptionError(
+                f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
+            )
+        jacobian.check(solver)
+        if isinstance(solver, BlackBox):
+            if self.prepare is not None:
+                raise RequirementError("A black box gets x itself: call prepare inside of it, and drop prepare=.")
+            if getattr(jacobian, "at", "x") == "z":
+                raise RequirementError('A black box is a function of x, not of z: use at="x" or at="auto".')
+        elif self.loss is None:
+            raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
+        self._solver, self._jacobian = solver, jacobian
+        self._update = solver.update_only()
+
+    @property
+    def solver(self) -> Solver:
+        """How y^N is reached. It can be replaced; another number of steps compiles nothing anew."""
+        return self._solver
+
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        self._set(solver, self._jacobian)
+
+    @property
+    def jacobian(self) -> Jacobian:
+        """What dy/dx is taken to be. It can be replaced."""
+        return self._jacobian
+
+    @jacobian.setter
+    def jacobian(self, jacobian: Jacobian) -> None:
+        self._set(self._solver, jacobian)
 
     @property
     def last(self) -> Solution:
@@ -199,9 +190,12 @@ class Argmin:
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        problem = self._look(x_leaves, x_plan, y, y_plan, batches, data, given)
+        with torch.no_grad():
+            size = finite_size(variables) if self.check and variables else None
+        problem = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
         call = Call(
-            kernel=problem.kernel,
+            kernel=self._kernel(problem.z_plan, y_plan),
+            solver=self.solver,
             x_leaves=x_leaves,
             x_plan=x_plan,
             variables=variables,
@@ -212,11 +206,12 @@ class Argmin:
             prepare=self.prepare,
             replay=Replay((*variables, *y), problem.modules),
             check=self.check,
+            size=size,
         )
         with torch.no_grad():
             if not variables:
                 inner, _ = at_x(call)
-                return y_plan.build(self._solved(inner, inner.base(), ()))
+                return y_plan.build(self._solved(inner, inner.base()))
             z_size = problem.z_size * (1 if self.prepare is None else len(batches))
             level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
             at_z_level = level == "z" and not isinstance(self.solver, BlackBox)
@@ -225,9 +220,16 @@ class Argmin:
                 answer, pullback = Direct().run(inner)
             else:
                 answer, pullback = self.jacobian.run(inner)
-            self._solved(inner, answer, variables)
+            self._solved(inner, answer)
         others = () if inputs is variables or self.prepare is None else variables
         return y_plan.build(attach(answer, pullback, inputs, others))
+
+    def _kernel(self, z_plan: Plan, y_plan: Plan) -> Kernel:
+        """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
+        key = (z_plan, y_plan, self._update)
+        if key not in self._kernels:
+            self._kernels[key] = Kernel(self.loss, self._update, z_plan, y_plan, self.compile)
+        return self._kernels[key]
 
     def _look(
         self,
@@ -235,12 +237,11 @@ class Argmin:
         x_plan: Plan,
         y: Leaves,
         y_plan: Plan,
-        batches: Sequence[Tree],
-        data: Tree,
+        batch: Tree,
         given: bool,
     ) -> Known:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        data_leaves, data_plan = Plan.take(batches[0])
+        data_leaves, data_plan = Plan.take(batch)
         signature = (x_plan, y_plan, data_plan, trees.signature((*x_leaves, *y, *data_leaves)))
         known = self._known.get(signature)
         if known is not None:
@@ -252,12 +253,12 @@ class Argmin:
                 if not isinstance(self.solver, BlackBox):
                     z = x_plan.build(x_leaves)
                     if self.prepare is not None:
-                        z = self.prepare(z, batches[0])
+                        z = self.prepare(z, batch)
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
                     assert loss is not None
                     constants = z_plan.build(trees.detach(t) for t in z_leaves)
-                    scalar(loss(constants, y_plan.build(y), batches[0]), "The inner loss")
+                    scalar(loss(constants, y_plan.build(y), batch), "The inner loss")
             except PzoboError:
                 raise
             except Exception as error:
@@ -267,50 +268,17 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        kernel = self._kernels.setdefault(
-            (z_plan, y_plan),
-            Kernel(loss, self.solver, z_plan, y_plan, self.compile),  # type: ignore[arg-type]
-        )
-        problem = Known(kernel, tuple(modules), z_size)
+        problem = Known(z_plan, tuple(modules), z_size)
         self._known[signature] = problem
         return problem
 
-    def _solved(self, inner: Inner, y: Leaves, variables: Leaves) -> Leaves:
+    def _solved(self, inner: Inner, y: Leaves) -> Leaves:
         """y, checked; and remembered for statistics."""
-        if self.loss is not None and not isinstance(self.solver, BlackBox):
+        if not isinstance(self.solver, BlackBox):
             self._last = Solution(inner, y)
-        if self.check:
-            size, outer = float(trees.norm(y)), float(trees.norm(variables)) if variables else 0.0
-            if not math.isfinite(outer):
-                raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
-            if not math.isfinite(size):
-                raise DivergenceError(self._diagnose(inner))
+        if self.check and not math.isfinite(float(trees.norm(y))):
+            raise DivergenceError(diagnose(inner))
         return y
-
-    def _diagnose(self, inner: Inner) -> str:
-        """Where a path left the finite numbers, found by walking it again."""
-        if not isinstance(self.solver, Iterative):
-            return f"{type(self.solver).__name__} returned NaN or infinity for y."
-        found: list[int] = []
-
-        def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
-            if not math.isfinite(float(trees.norm(y))):
-                found.append(visited[0])
-            visited[0] += 1
-
-        visited = [0]
-        with inner.replay.again():
-            inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
-        step = found[0] if found else self.solver.steps
-        start = (
-            "y0 itself holds NaN or infinity."
-            if step == 0
-            else (f"The inner path left the finite numbers at step {step} of {self.solver.steps}.")
-        )
-        return (
-            f"{start} Try a smaller inner learning rate (now lr={getattr(self.solver, 'lr', None)}), a start y0 nearer "
-            "to the solution, or look whether the inner loss is finite there."
-        )
 
 
 def _inner_variable(leaf: Any) -> Tensor:

@@ -81,9 +81,9 @@ class Sampler:
         """One direction, independent of the others."""
         raise OptionError(f"{type(self).__name__} defines neither sample() nor draw().")
 
-    def length(self, space: Space) -> float:
-        """The root mean square length of a direction."""
-        return math.sqrt(space.dim)
+    def length(self, sizes: Sequence[int]) -> float:
+        """The root mean square length of a direction for tensors of these sizes."""
+        return math.sqrt(sum(sizes))
 
     def relative_error(self, p: int, count: int) -> float:
         """E|estimate - J^T v|^2 / |J^T v|^2 of the unbiased estimate from `count` directions, for a linear response."""
@@ -194,8 +194,8 @@ class UnitPerTensor(Sampler):
             part.div_(torch.linalg.vector_norm(part))
         return u
 
-    def length(self, space: Space) -> float:
-        return math.sqrt(len(space.sizes))
+    def length(self, sizes: Sequence[int]) -> float:
+        return math.sqrt(len(sizes))
 
     def relative_error(self, p: int, count: int) -> float:
         """For one tensor of p elements: the bias (1 - 1/p)^2 and the variance of a mean of `count`."""

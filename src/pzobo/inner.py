@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from pzobo.errors import StructureError
 from pzobo.kernel import Feed, Kernel, Z
 from pzobo.replay import Replay
+from pzobo.smooth import finite_size
 from pzobo.solvers import BlackBox, ClosedForm, Iterative
 from pzobo.trees import Leaves, Plan, Tree
 
@@ -32,6 +34,7 @@ class Inner:
     """y^N as a function of `variables`: the outer variables themselves ("x"), or what `prepare` made of them ("z")."""
 
     kernel: Kernel
+    solver: Any
     y0: Leaves
     variables: Leaves
     """The values, cut from their graphs."""
@@ -47,10 +50,13 @@ class Inner:
     """The batch, or the list of batches."""
     replay: Replay
     check: bool
+    measured: float | None = None
+    """The length of the variables, if it is known."""
 
-    @property
-    def solver(self) -> Any:
-        return self.kernel.solver
+    @cached_property
+    def size(self) -> float:
+        """The length of the variables, which must be finite."""
+        return finite_size(self.variables) if self.measured is None else self.measured
 
     def solve(self, variables: Leaves, functional: bool = False) -> Leaves:
         """y^N at these values of the variables."""

@@ -6,7 +6,7 @@ Pure functions of the leaves of z and y and a batch; each can run as it is, unde
 
 from __future__ import annotations
 
-import functools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -36,8 +36,8 @@ OPTIONS: dict[str, Any] = {"cpp.vec_isa_ok": True}
 class Kernel:
     """g and one step of its solver, for one structure of z and y."""
 
-    def __init__(self, loss: Callable[..., Tensor], solver: Any, z: Plan, y: Plan, compile: bool) -> None:
-        self.loss = loss
+    def __init__(self, loss: Callable[..., Tensor] | None, solver: Any, z: Plan, y: Plan, compile: bool) -> None:
+        self.loss: Any = loss
         self.solver = solver
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
@@ -47,13 +47,11 @@ class Kernel:
     def compiled(self, name: str) -> Callable[..., Any]:
         """A method of this class, compiled at first use."""
         if name not in self._compiled:
-            function = torch.compile(getattr(self, name), options=OPTIONS, fullgraph=True)
+            function = torch.compile(_own_code(getattr(self, name)), options=OPTIONS, fullgraph=True)
 
-            @functools.wraps(getattr(self, name))
-            def run(*args: Any, **kwargs: Any) -> Any:
+            def run(*args: Any) -> Any:
                 try:
-                    with torch.no_grad():
-                        return function(*args, **kwargs)
+                    return function(*args)
                 except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                     reason = str(error).strip().splitlines()
                     raise CompileError(
@@ -215,6 +213,13 @@ class Kernel:
         after = torch.func.jvp(step, (variables, y, state), (z_dot, y_dot, state_dot))
         (y, state), (y_dot, state_dot) = after[0], after[1]
         return y, state, y_dot, state_dot
+
+
+def _own_code(method: Any) -> Any:
+    """The method with a code object of its own: torch.compile keeps what it compiled, and how often, by code object."""
+    code = method.__func__.__code__.replace()
+    own = types.FunctionType(code, method.__func__.__globals__, method.__name__, method.__func__.__defaults__)
+    return types.MethodType(own, method.__self__)
 
 
 def scalar(value: Any, what: str) -> Tensor:

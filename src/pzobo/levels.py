@@ -22,6 +22,7 @@ class Call:
     """The arguments of one call of `argmin`, taken apart."""
 
     kernel: Kernel
+    solver: Any
     x_leaves: Sequence[Any]
     x_plan: Plan
     variables: Leaves
@@ -35,10 +36,12 @@ class Call:
     prepare: Callable[[Tree, Tree], Tree] | None
     replay: Replay
     check: bool
+    size: float | None
+    """The length of x, where it has been measured."""
 
     @property
     def steps(self) -> int:
-        return int(getattr(self.kernel.solver, "steps", 1))
+        return int(getattr(self.solver, "steps", 1))
 
     def z(self, x_leaves: Sequence[Any], batch: Tree) -> Z:
         """The leaves of prepare(x, batch)."""
@@ -83,6 +86,7 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
     values = tuple(t.detach() for t in call.variables)
     inner = Inner(
         kernel=call.kernel,
+        solver=call.solver,
         y0=call.y0,
         variables=values,
         feed=feed,
@@ -92,6 +96,7 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
+        measured=call.size,
     )
     return inner, call.variables
 
@@ -137,6 +142,7 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
 
     inner = Inner(
         kernel=call.kernel,
+        solver=call.solver,
         y0=call.y0,
         variables=tuple(t.detach() for t in variables),
         feed=feed,

@@ -85,37 +85,39 @@ def estimate(
     answer is checked: finite, and from differences that are longer than the floor (or exactly zero: no response).
     """
     space = Space.of(variables)
-    total = space.empty().zero_()
+    scale = factor(shrink, sampler, space.dim, directions) / directions
+    total: Tensor | None = None
     weights: list[Tensor] = []
-    longest = space.empty().new_zeros(())
+    lengths: list[Tensor] = []
 
     def weigh(flat: Tensor) -> tuple[Tensor, Tensor]:
         change = delta(space.split(flat, variables))
-        length = trees.norm(change) if floor is not None else flat.new_zeros(())
-        return trees.dot(change, v).to(flat), length.to(flat)
+        weight = trees.dot(change, v).to(flat) * scale
+        return weight, weight if floor is None else trees.norm(change).to(flat)
 
     for first in range(0, directions, chunk):
         flat = [sampler.draw(key, j, directions, space) for j in range(first, min(first + chunk, directions))]
         if chunk == 1:
             weight, length = weigh(flat[0])
-            total.addcmul_(flat[0], weight)
-            weights.append(weight)
+            total = flat[0].mul_(weight) if total is None else total.addcmul_(flat[0], weight)
         else:
             stacked = torch.stack(flat)
-            weight, length = torch.vmap(weigh, randomness="same")(stacked)
-            total.addmv_(stacked.T, weight)
-            weights.extend(weight.unbind())
-        longest = torch.maximum(longest, length.max())
+            many, length = torch.vmap(weigh, randomness="same")(stacked)
+            total = stacked.T @ many if total is None else total.addmv_(stacked.T, many)
+            weight, length = many.sum(), length.max()
+        weights.append(weight)
+        lengths.append(length)
     if floor is not None:
-        check_paths(torch.stack(weights).sum(), longest, floor)
-    total.mul_(factor(shrink, sampler, space.dim, directions) / directions)
+        check_paths(weights, lengths, floor)
+    assert total is not None
     return tuple(part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True))
 
 
-def check_paths(weight: Tensor, longest: Tensor, floor: Tensor) -> None:
+def check_paths(weights: list[Tensor], lengths: list[Tensor], floor: Tensor) -> None:
     """Refuse what is not finite, or no longer than rounding noise."""
-    finite, length, noise = torch.stack([weight, longest, floor.to(weight)]).tolist()
-    if not math.isfinite(finite):
+    noise, *numbers = torch.stack([floor.to(weights[0]), *weights, *lengths]).tolist()
+    length = max(numbers[len(weights) :])
+    if not all(math.isfinite(number) for number in numbers):
         raise DivergenceError(
             "A perturbed path left the finite numbers although the base path did not: the inner solver is at the edge "
             "of stability. Try a smaller mu, or a smaller inner learning rate."
@@ -127,16 +129,23 @@ def check_paths(weight: Tensor, longest: Tensor, floor: Tensor) -> None:
         )
 
 
-def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
-    """Refuse a mu that x + mu u does not show."""
-    space = Space.of(variables)
+def check_noise(variables: Leaves, size: float, mu: float, sampler: Sampler) -> None:
+    """Refuse a mu that x + mu u, for an x of length `size`, does not show."""
     eps = max(torch.finfo(x.dtype).eps for x in variables)
-    size, length = float(trees.norm(variables)), sampler.length(space)
+    length = sampler.length(tuple(x.numel() for x in variables))
     if mu * length < NOISE * eps * size:
         raise SmoothingError(
             f"mu={mu:g} is too small: a perturbation of length {mu * length:.1e} is rounding noise beside x of length "
             f"{size:.1e} in {variables[0].dtype}. Use mu of at least {100 * eps * size / length:.0e}, or float64."
         )
+
+
+def finite_size(variables: Leaves) -> float:
+    """|x|, which must be finite."""
+    size = float(trees.norm(variables))
+    if not math.isfinite(size):
+        raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
+    return size
 
 
 def noise_floor(y: Leaves, mu: float) -> Tensor:
@@ -187,8 +196,7 @@ def smooth(
     active = torch.is_grad_enabled() and bool(variables)
     key = sampler.key() if active else 0
     values = tuple(t.detach() for t in variables)
-    if active and not math.isfinite(float(trees.norm(values))):
-        raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
+    size = finite_size(values) if active else 0.0
     replay = Replay(values)
     with replay.recording():
         base = evaluate(values)
@@ -197,7 +205,7 @@ def smooth(
         return rebuild(base)
 
     def pullback(v: Leaves) -> Leaves:
-        check_noise(values, mu, sampler)
+        check_noise(values, size, mu, sampler)
 
         def again(values: Leaves) -> Leaves:
             with replay.again(), watched():

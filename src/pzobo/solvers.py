@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ class Solver:
     gives: ClassVar[frozenset[str]] = frozenset()
     """What a Jacobian may ask of it: "gradient" of g, "path" of updates, "map" with a fixed point, "function" of z."""
 
+    def update_only(self) -> Solver:
+        """The solver without what only the path needs: its number of steps."""
+        return self
+
 
 class Iterative(Solver):
     """A solver that repeats one update with the gradient of g: `init` makes its state, `update` is one step.
@@ -32,6 +36,10 @@ class Iterative(Solver):
     gives = frozenset({"gradient", "path", "map"})
     linear: ClassVar[bool] = True
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
+
+    def update_only(self) -> Solver:
+        alike: Any = self
+        return cast(Solver, replace(alike, steps=1))
 
     def init(self, y: Leaves) -> Leaves:
         return ()

@@ -47,5 +47,5 @@ class PZOBO(Directional):
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
         if not inner.check:
             return None
-        check_noise(inner.variables, self.mu, self.sampler)
+        check_noise(inner.variables, inner.size, self.mu, self.sampler)
         return noise_floor(y, self.mu)

@@ -38,7 +38,8 @@ def quadratic(
     def hypergradient(x: Tensor) -> Tensor:
         x = x.detach().double()
         y = torch.linalg.solve(A, B @ x)
-        return (0.1 * x + B.T @ torch.linalg.solve(A, y - c)).to(dtype)
+        exact: Tensor = 0.1 * x + B.T @ torch.linalg.solve(A, y - c)
+        return exact.to(dtype)
 
     return Problem(
         loss,
