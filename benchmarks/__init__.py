@@ -1,0 +1,1 @@
+"""How fast is pzobo, beside its peers and beside hand-written code? Run `python -m benchmarks`."""

@@ -1,0 +1,75 @@
+"""How long does compiling take, and what makes it happen again? `python -m benchmarks.compile_time`."""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Before torch is imported: what an earlier run compiled must not count.
+_CACHE = tempfile.TemporaryDirectory()
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _CACHE.name
+
+import torch  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+
+import pzobo  # noqa: E402
+from benchmarks import targets  # noqa: E402
+from benchmarks.environment import OUT, write  # noqa: E402
+from benchmarks.problems import PROBLEMS  # noqa: E402
+from benchmarks.timing import seconds  # noqa: E402
+
+
+def measure() -> dict[str, float]:
+    """Each event in turn, in one process: its seconds and the number of graphs compiled for it."""
+    torch.set_num_threads(1)  # with more, a busy machine makes warm calls take a hundred times as long
+    problem = PROBLEMS["linear small"]()
+    jacobian = pzobo.PZOBO(mu=problem.mu, sampler=pzobo.Gaussian(seed=0))
+    x = tuple(t.clone().requires_grad_() for t in problem.x0)
+
+    def argmin(steps: int) -> Any:
+        solver = pzobo.GD(problem.lr, steps)
+        return pzobo.Argmin(problem.loss, solver=solver, jacobian=jacobian, prepare=problem.prepare, compile=True)
+
+    inner = argmin(problem.steps)
+
+    def outer_step(solve: Any = inner, rows: int | None = None) -> Callable[[], None]:
+        def step() -> None:
+            batch = tuple(t[:rows] for t in problem.train)
+            torch.autograd.backward(problem.outer_loss(x, solve(x, problem.y0, batch), problem.val))
+            with torch.no_grad():
+                for t in x:
+                    t -= 1e-3 * torch.randn_like(t)
+
+        return step
+
+    events = {
+        "first call": outer_step(),
+        "x changes": outer_step(),
+        "N changes": outer_step(argmin(35)),
+        "N not a multiple of five": outer_step(argmin(23)),
+        "smaller last batch": outer_step(rows=313),
+        "smaller last batch again": outer_step(rows=313),
+        "full batch again": outer_step(),
+        "another batch size": outer_step(rows=77),
+    }
+    found: dict[str, float] = {}
+    for name, event in events.items():
+        before = counters["stats"]["unique_graphs"]
+        found[f"{name}: seconds"] = seconds(event)
+        found[f"{name}: compilations"] = counters["stats"]["unique_graphs"] - before
+        print(f"  {name:<26} {found[f'{name}: seconds']:8.3f} s {found[f'{name}: compilations']:4.0f} compilations")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
+    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "compile_time.json")
+    arguments = parser.parse_args()
+    found = measure()
+    write(arguments.out, {"events": found, "targets": targets.judge(targets.COMPILE, found)})
+
+
+if __name__ == "__main__":
+    main()

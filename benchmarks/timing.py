@@ -1,0 +1,55 @@
+"""How are contenders timed so that the noise of the machine hits all alike?
+
+In rounds: each contender in turn takes one step that is not timed, which brings its data back into the cache, and
+then a few that are. What is compared are ratios of medians over all rounds.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.contender import Contender
+
+TURN_SECONDS = 0.02
+MAX_STEPS_A_TURN = 10
+
+
+@dataclass(frozen=True)
+class Timing:
+    name: str
+    ms: float
+    ms_quartiles: tuple[float, float]
+    steps: int
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def race(contenders: Sequence[Contender], rounds: int) -> list[Timing]:
+    turns = []
+    for contender in contenders:
+        usual = min(seconds(contender.step) for _ in range(3))
+        turns.append(max(1, min(MAX_STEPS_A_TURN, round(TURN_SECONDS / usual))))
+    samples: list[list[float]] = [[] for _ in contenders]
+    gc.collect()
+    gc.freeze()
+    for _ in range(rounds):
+        for contender, turn, own in zip(contenders, turns, samples, strict=True):
+            contender.step()
+            own.extend(seconds(contender.step) for _ in range(turn))
+    gc.unfreeze()
+    return [
+        Timing(contender.name, 1e3 * median(own), _quartiles(own), len(own))
+        for contender, own in zip(contenders, samples, strict=True)
+    ]
+
+
+def _quartiles(samples: list[float]) -> tuple[float, float]:
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return 1e3 * low, 1e3 * high

@@ -1,0 +1,47 @@
+"""What do several test files share? A call counter, a small smooth problem, and the exact response of its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STEPS, LR = 4, 0.1
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.fn(*args)
+
+
+def bowl(x: Tensor, y: Tensor, batch: Any = None) -> Tensor:
+    """A strongly convex inner loss of x, y of shape (3,), not quadratic, whose response depends on x."""
+    return (0.5 * (1 + x.square()) * y.square() - x.sin() * y + 0.1 * y.pow(4)).sum()
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def leaf(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return normal(*shape, seed=seed, dtype=dtype).requires_grad_()
+
+
+def descend(loss: Callable[[Tensor], Tensor], y: Tensor, lr: float = LR, steps: int = STEPS) -> Tensor:
+    """Plain gradient descent with its graph: what autograd says of it is exact."""
+    y = y.detach().requires_grad_()
+    for _ in range(steps):
+        y = y - lr * torch.autograd.grad(loss(y), y, create_graph=True)[0]
+    return y
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected))

@@ -1,0 +1,91 @@
+"""Do the stochastic forms (AID-CG-S, AID-FP-S, stocBiO) take their products on the batches they are given?"""
+
+import pytest
+import torch
+
+import pzobo
+
+d, p = 4, 3
+
+
+def setting(seed: int = 0):
+    """g = y^T A_b y / 2 - y^T B_b x with another A_b, B_b in each batch: every product can be written out."""
+    g = torch.Generator().manual_seed(seed)
+
+    def batch():
+        R = torch.randn(d, d, generator=g, dtype=torch.float64)
+        return torch.eye(d, dtype=torch.float64) + 0.1 * R @ R.T, torch.randn(d, p, generator=g, dtype=torch.float64)
+
+    x = torch.randn(p, generator=g, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(d, generator=g, dtype=torch.float64)
+    return [batch() for _ in range(5)], [batch() for _ in range(6)], x, torch.zeros(d, dtype=torch.float64), v
+
+
+def loss(x, y, batch):
+    A, B = batch
+    return 0.5 * y @ (A @ y) - y @ (B @ x)
+
+
+def answer(inverse, own, with_prepare=False, products="autodiff"):
+    inner, _, x, y0, v = setting()
+    prepare = (lambda x, batch: batch[1] @ x) if with_prepare else None
+    g = (lambda z, y, batch: 0.5 * y @ (batch[0] @ y) - y @ z) if with_prepare else loss
+    argmin = pzobo.Argmin(g, solver=pzobo.GD(lr=0.3, steps=5), jacobian=pzobo.Implicit(inverse, products=products),
+                          prepare=prepare)  # fmt: skip
+    y = argmin(x, y0, batches=inner, jacobian_batches=own)
+    return torch.autograd.grad(y, x, v)[0], y.detach()
+
+
+@pytest.mark.parametrize("with_prepare", [False, True])
+@pytest.mark.parametrize("products", ["autodiff", "difference"])
+def test_products_are_taken_on_the_own_batches_in_turn(with_prepare, products):
+    _, own, _, _, v = setting()
+    eye = torch.eye(d, dtype=torch.float64)
+
+    found, _ = answer(pzobo.Implicit(pzobo.CG(30, tol=1e-14)).inverse, own[:2], with_prepare, products)
+    torch.testing.assert_close(found, own[1][1].T @ torch.linalg.solve(own[0][0], v), rtol=1e-8, atol=1e-9)
+
+    q = r = v
+    for A, _ in own[:4]:
+        r = r - 0.2 * A @ r
+        q = q + r
+    found, _ = answer(pzobo.Neumann(step=0.2, terms=4), own[:5], with_prepare, products)
+    torch.testing.assert_close(found, 0.2 * own[4][1].T @ q, rtol=1e-8, atol=1e-9)
+
+    w = v
+    for A, _ in own[:3]:
+        w = v + (eye - 0.3 * A) @ w
+    found, _ = answer(pzobo.FixedPoint(steps=4), own[:4], with_prepare, products)
+    torch.testing.assert_close(found, 0.3 * own[3][1].T @ w, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("with_prepare", [False, True])
+def test_the_path_does_not_see_the_own_batches(with_prepare):
+    inner, own, x, y0, _ = setting()
+    _, y = answer(pzobo.CG(30), own, with_prepare)
+    expected = y0
+    for A, B in inner:
+        expected = expected - 0.3 * (A @ expected - B @ x.detach())
+    torch.testing.assert_close(y, expected)
+
+
+def test_without_own_batches_the_inner_ones_serve_again():
+    inner, _, _, _, v = setting()
+    found, _ = answer(pzobo.CG(30, tol=1e-14), None)
+    torch.testing.assert_close(found, inner[1][1].T @ torch.linalg.solve(inner[0][0], v), rtol=1e-8, atol=1e-9)
+
+
+def test_full_batch_methods_ignore_nothing_when_batches_are_all_the_same():
+    """PZOBO-S, Unrolled and Nudged with N equal batches are the full-batch forms."""
+    inner, _, x, y0, v = setting()
+    for jacobian in (
+        pzobo.Unrolled(),
+        pzobo.Nudged(eps=1e-3, steps=200),
+        pzobo.PZOBO(mu=1e-3, directions=p, sampler=pzobo.Orthogonal()),
+        pzobo.ForwardMode(directions=p, sampler=pzobo.Orthogonal()),
+        pzobo.Implicit(pzobo.CG(20)),
+    ):
+        argmin = pzobo.Argmin(loss, solver=pzobo.GD(lr=0.3, steps=5), jacobian=jacobian)
+        one = torch.autograd.grad(argmin(x, y0, inner[0]), x, v)[0]
+        many = torch.autograd.grad(argmin(x, y0, batches=[inner[0]] * 5), x, v)[0]
+        torch.testing.assert_close(one, many, rtol=1e-9, atol=1e-10)
