@@ -46,8 +46,7 @@ def test_the_second_moment_is_the_identity(kind: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_is_zero_or_the_estimate_does_not_see_it(kind: Any) -> None:
     """Coordinates have no random sign: an estimate has u twice, and does not need one."""
-    u = torch.stack([draws(sampler := kind(seed=j), 1, space(4))[0] for j in range(400)])
-    del sampler
+    u = torch.stack([draws(kind(seed=j), 1, space(4))[0] for j in range(400)])
     if kind is pzobo.Coordinate:
         assert (u >= 0).all()
     else:
@@ -59,7 +58,7 @@ def test_lengths(kind: Any) -> None:
     """`length` is the root mean square; all but the Gaussian's are exact."""
     sampler, within = kind(seed=0), space(3, 4, 5)
     squares = draws(sampler, 600, within).square().sum(1)
-    expected = sampler.length(within) ** 2
+    expected = sampler.length(within.sizes) ** 2
     if kind is pzobo.Gaussian:
         assert float(squares.mean()) == pytest.approx(expected, abs=4 * float(squares.std()) / math.sqrt(600))
     else:
@@ -265,11 +264,11 @@ def errors(kind: Any, sizes: tuple[int, ...], count: int, shrink: bool, repeats:
             chunk=1,
         )
         found.append(relative_error(torch.cat(answer), exact) ** 2)
-    return torch.tensor(found)
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def agrees(sample: Tensor, expected: float) -> bool:
-    return abs(float(sample.mean()) - expected) <= 4.5 * float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+    return abs(float(sample.mean()) - expected) <= 4.5 * float(sample.std()) / math.sqrt(len(sample)) + 1e-9
 
 
 @pytest.mark.parametrize("count", [1, 3, 6, 8, 12])
@@ -278,12 +277,6 @@ def test_the_formula_for_the_relative_error(kind: Any, count: int) -> None:
     """p = 6: also past p, where a basis is exact at its multiples."""
     sample = errors(kind, (6,), count, False, 500)
     expected = kind().relative_error(6, count)
-    if kind is pzobo.Rademacher:  # its error depends on the map: it is (p - 1)/Q for the mean over maps only
-        A = normal(4, 6, seed=3)
-        g = A.T @ normal(4, seed=2)
-        assert expected == 5 / count
-        expected = float(2 * (g.square().sum() ** 2 - g.pow(4).sum()) / g.square().sum() ** 2 - 0) / count
-        expected = float((6 - 1) / count)
     assert agrees(sample, expected), (float(sample.mean()), expected)
 
 

@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SOLVER = pzobo.GD(lr=1e-3, steps=20)
 POINTS = (0, 25, 50, 75)
 """Steps of the reference run (Unrolled) at whose x the hypergradients are compared."""
+
+ROUNDS = 10
+"""How often a step of each method is timed."""
 
 SAME = 0.05
 """Final losses that differ by less than this part are called the same."""
@@ -81,8 +84,6 @@ class Run:
     """The outer loss before the first step,"""
     end: float
     """and after the last."""
-    milliseconds: float
-    """The median time of an outer step."""
     to_path: float
     """The cosine of the hypergradient to that of f(x, y^N(x)), averaged over POINTS,"""
     to_solution: float
@@ -108,18 +109,16 @@ def solution(problem: pzobo.Problem) -> Callable[[Tensor], Tensor]:
     return lambda x: problem.objective(argmin, x)
 
 
-def descend(
-    objective: Callable[[Tensor], Tensor], x: Tensor, steps: int, lr: float
-) -> Iterable[tuple[Tensor, float, float]]:
-    """Adam on an objective: x and the loss before each step, and the step's seconds."""
+def descend(objective: Callable[[Tensor], Tensor], x: Tensor, lr: float) -> Iterator[tuple[Tensor, float]]:
+    """Adam on an objective, for as long as it is asked for more: x before each step, and the outer loss there."""
     optimizer = torch.optim.Adam([x], lr=lr)
-    for _ in range(steps):
-        before, began = x.detach().clone(), time.perf_counter()
+    while True:
+        before = x.detach().clone()
         loss = objective(x)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        yield before, loss.item(), time.perf_counter() - began
+        yield before, loss.item()
 
 
 @functools.cache
@@ -127,8 +126,8 @@ def references(seed: int) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
     """x along a run with the exact gradient of f(x, y^N(x)), and there this gradient and that of f(x, y*(x))."""
     problem = linear_hr(seed=seed)
     path, solved = METHODS[EXACT_OF_PATH].objective(problem), solution(problem)
-    run = descend(path, problem.start(), max(POINTS) + 1, METHODS[EXACT_OF_PATH].lr)
-    return tuple((x, gradient(path, x), gradient(solved, x)) for k, (x, _, _) in enumerate(run) if k in POINTS)
+    run = itertools.islice(descend(path, problem.start(), METHODS[EXACT_OF_PATH].lr), max(POINTS) + 1)
+    return tuple((x, gradient(path, x), gradient(solved, x)) for k, (x, _) in enumerate(run) if k in POINTS)
 
 
 def measure(index: int, seed: int, steps: int) -> Run:
@@ -144,21 +143,36 @@ def measure(index: int, seed: int, steps: int) -> Run:
         to_solution.append(torch.cosine_similarity(estimate, of_solution.flatten(), dim=0).item())
     torch.manual_seed(seed)
     x = problem.start()
-    _, losses, seconds = zip(*descend(objective, x, steps, method.lr), strict=True)
+    _, losses = zip(*itertools.islice(descend(objective, x, method.lr), steps), strict=True)
     return Run(
         start=losses[0],
         end=float(objective(x.detach())),
-        milliseconds=1e3 * statistics.median(seconds),
         to_path=statistics.fmean(to_path),
         to_solution=statistics.fmean(to_solution),
     )
+
+
+def milliseconds(rounds: int) -> Iterator[list[float]]:
+    """The median time of an outer step of each method so far, after each round: all methods in turn, one thread."""
+    torch.set_num_threads(1)
+    problem = linear_hr()
+    runs = [descend(method.objective(problem), problem.start(), method.lr) for method in METHODS]
+    taken: list[list[float]] = [[] for _ in METHODS]
+    for run in runs:
+        next(run)
+    for _ in range(rounds):
+        for run, seconds in zip(runs, taken, strict=True):
+            began = time.perf_counter()
+            next(run)
+            seconds.append(time.perf_counter() - began)
+        yield [1e3 * statistics.median(seconds) for seconds in taken]
 
 
 def median(runs: Iterable[Run], what: str) -> float:
     return float(statistics.median(getattr(run, what) for run in runs))
 
 
-def table(results: Sequence[Sequence[Run]], steps: int) -> Table:
+def table(results: Sequence[Sequence[Run]], times: Sequence[float], steps: int) -> Table:
     """A row for each method, from its runs on each seed of data."""
     from rich.table import Table
 
@@ -167,13 +181,13 @@ def table(results: Sequence[Sequence[Run]], steps: int) -> Table:
     columns = ("outer loss", "min - max", "ms a step", "cosine to\ndf(x, yᴺ(x))/dx", "cosine to\ndΦ/dx")
     for name in columns:
         made.add_column(name, justify="right")
-    for method, runs in zip(METHODS, results, strict=True):
+    for method, runs, time_per_step in zip(METHODS, results, times, strict=True):
         ends = [run.end for run in runs]
         made.add_row(
             method.name,
             f"{statistics.median(ends):.2g}" if statistics.median(ends) < 100 else f"{statistics.median(ends):.0f}",
             f"{min(ends):.2g} - {max(ends):.2g}" if max(ends) < 100 else f"{min(ends):.0f} - {max(ends):.0f}",
-            f"{median(runs, 'milliseconds'):.1f}",
+            f"{time_per_step:.1f}",
             f"{median(runs, 'to_path'):.3f}",
             f"{median(runs, 'to_solution'):.3f}",
         )
@@ -182,18 +196,20 @@ def table(results: Sequence[Sequence[Run]], steps: int) -> Table:
 
 def summary(results: Sequence[Sequence[Run]]) -> list[str]:
     """What the table shows, in sentences made of its numbers."""
-    ends = [median(runs, "end") for runs in results]
-    direct = ends[DIRECT]
-    others = [(method.name, end) for i, (method, end) in enumerate(zip(METHODS, ends, strict=True)) if i != DIRECT]
-    below = [name for name, end in others if end < direct * (1 - SAME)]
-    above = [name for name, end in others if not end <= direct * (1 + SAME)]
-    same = [name for name, _ in others if name not in below and name not in above]
+    ends = {method.name: median(runs, "end") for method, runs in zip(METHODS, results, strict=True)}
+    direct = ends.pop(METHODS[DIRECT].name)
+    below = [name for name, end in ends.items() if end < direct * (1 - SAME)]
+    above = [name for name, end in ends.items() if not end <= direct * (1 + SAME)]
+    same = [name for name in ends if name not in below and name not in above]
     path = [median(runs, "to_path") for runs in results]
     close = [method.name for method, cosine in zip(METHODS, path, strict=True) if cosine > 0.9]
     exact = results[EXACT_OF_PATH]
     return [
         f"Direct, which has no Jacobian at all, takes the outer loss from {median(results[DIRECT], 'start'):.0f} to "
-        f"{direct:.2g}. Lower: {_names(below)}. The same within {SAME:.0%}: {_names(same)}. Higher: {_names(above)}.",
+        f"{direct:.2g}. Lower: {_names(below)}. The same within {SAME:.0%}: {_names(same)}. Higher: "
+        + (
+            f"the other {len(above)}, of which {min(above, key=lambda name: ends[name])} is best." if above else "none."
+        ),
         f"A cosine above 0.9 to the gradient of f(x, yᴺ(x)) have: {_names(close)}; Direct has {path[DIRECT]:.2f}.",
         f"The exact gradient of f(x, yᴺ(x)) itself has a cosine of {median(exact, 'to_solution'):.2f} to dΦ/dx: "
         f"{SOLVER.steps} inner steps are not the solution.",
@@ -232,8 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+        *_, times = progress.track(milliseconds(ROUNDS), total=ROUNDS, description="time of a step")
     results = [[found[index, seed] for seed in range(options.seeds)] for index in range(len(METHODS))]
-    console.print(table(results, options.steps))
+    console.print(table(results, times, options.steps))
     for sentence in summary(results):
         console.print(sentence)
 

@@ -167,7 +167,7 @@ class Orthogonal(_Basis):
         # (2i + 1) k mod 4p is exact in integers; the angle then keeps full precision however large p is.
         phase = torch.arange(1, 2 * p, 2, device=space.device).mul_(index).remainder_(4 * p)
         row = phase.to(space.dtype).mul_(math.pi / (2 * p)).cos_()
-        return row.mul_(signs).mul_(torch.where(index == 0, 1.0, math.sqrt(2.0)).to(space.dtype))
+        return row.mul_(signs).mul_(torch.where(index == 0, 1.0, 2.0).to(space.dtype).sqrt_())
 
 
 @dataclass(frozen=True)

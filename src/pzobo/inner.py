@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import StructureError
-from pzobo.kernel import Feed, Kernel, Z
+from pzobo.kernel import Kernel, Z
 from pzobo.replay import Replay
 from pzobo.smooth import finite_size
 from pzobo.solvers import BlackBox, ClosedForm, Iterative
@@ -38,8 +38,8 @@ class Inner:
     y0: Leaves
     variables: Leaves
     """The values, cut from their graphs."""
-    feed: Callable[[Leaves], Iterator[tuple[Z, Tree]]]
-    """(z, batch) of each step, for given values of the variables."""
+    feed: Callable[[Leaves], Iterator[tuple[Z, Tree, int]]]
+    """(z, batch, number of steps) along the path, for given values of the variables."""
     points: Sequence[Point]
     """At level "z": the points that the variables belong to, in their order."""
     tangents: Callable[[Leaves], Iterator[tuple[tuple[int, ...], Leaves]]]
@@ -72,7 +72,7 @@ class Inner:
 
     def formula(self, variables: Leaves) -> Leaves:
         """The closed form's answer, differentiable."""
-        z, batch = next(self.feed(variables))
+        z, batch, _ = next(self.feed(variables))
         return self.like_y0(self.solver.fn(self.kernel.z_plan.build(z), batch), "The closed form")
 
     def base(self) -> Leaves:
@@ -122,6 +122,8 @@ def take_apart(tree: Tree, plan: Plan, what: str, like: str) -> tuple[Any, ...]:
         raise StructureError(f"{what} does not have the structure of {like}: {error}") from error
 
 
-def steady(pairs: Sequence[tuple[Z, Tree]], steps: int) -> Feed:
-    """The pairs in turn, `steps` times in all."""
-    return (pairs[t % len(pairs)] for t in range(steps))
+def in_turn(pairs: Sequence[tuple[Z, Tree]], steps: int) -> Iterator[tuple[Z, Tree, int]]:
+    """A feed of `steps` steps in all: the one pair for all of them, or the pairs in turn."""
+    if len(pairs) == 1:
+        return iter([(*pairs[0], steps)])
+    return ((*pairs[t % len(pairs)], 1) for t in range(steps))

@@ -7,7 +7,7 @@ Pure functions of the leaves of z and y and a batch; each can run as it is, unde
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,15 +22,15 @@ Products = Literal["autodiff", "difference"]
 Z = tuple[Any, ...]
 """The leaves of z: tensors, and constants."""
 
-Feed = Iterable[tuple[Z, Tree]]
-"""(z, batch) for each step of a path."""
+Feed = Iterable[tuple[Z, Tree, int]]
+"""(z, batch, how many steps they serve), in the order of a path."""
 
-BLOCK = 5
-"""Steps in one compiled block: within 10 % of hand-written speed for 2 s of compilation; more steps gain nothing."""
+BLOCK = 10
+"""Steps in one compiled block. Each call of compiled code costs about one step of a small problem."""
 
 # Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
 # takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
-OPTIONS: dict[str, Any] = {"cpp.vec_isa_ok": True}
+OPTIONS: dict[str, Any] = {"cpp.vec_isa_ok": True, "guard_filter_fn": lambda guards: [_can_change(g) for g in guards]}
 
 
 class Kernel:
@@ -43,6 +43,7 @@ class Kernel:
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
         self._compiled: dict[str, Callable[..., Any]] = {}
+        self._ready = False
 
     def compiled(self, name: str) -> Callable[..., Any]:
         """A method of this class, compiled at first use."""
@@ -99,21 +100,12 @@ class Kernel:
         updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
         return updated
 
-    def block(
-        self, pairs: Sequence[tuple[Z, Tree]], steps: int, y: Leaves, state: Leaves, shift: Leaves | None
-    ) -> list[tuple[Leaves, Leaves]]:
-        """Several steps in one compiled function; all of their results."""
-        results = []
-        for t in range(steps):
+    def block(self, pairs: Sequence[tuple[Z, Tree]], y: Leaves, state: Leaves, shift: Leaves | None) -> Any:
+        """BLOCK steps in one compiled function: on one (z, batch), or on one for each step."""
+        for t in range(BLOCK):
             z, batch = pairs[t % len(pairs)]
             y, state = self.step(z, y, state, batch, shift, functional=True)
-            results.append((y, state))
-        return results
-
-    def last_of_block(
-        self, pairs: Sequence[tuple[Z, Tree]], steps: int, y: Leaves, state: Leaves, shift: Leaves | None
-    ) -> tuple[Leaves, Leaves]:
-        return self.block(pairs, steps, y, state, shift)[-1]
+        return y, state
 
     def path(
         self,
@@ -125,21 +117,26 @@ class Kernel:
     ) -> tuple[Leaves, Leaves]:
         """y^N and the solver's state after it. `visit` sees (z, y, state, batch) before each step."""
         state: Leaves = self.solver.init(y)
-        if not self.compile or functional:
-            for z, batch in feed:
+        if self.compile and not functional and visit is None:
+            return self._compiled_path(feed, y, state, shift)
+        step = self.compiled("step") if self.compile and not functional else self.step
+        with torch.enable_grad():
+            for z, batch in each(feed):
                 if visit is not None:
                     visit(z, y, state, batch)
-                y, state = self.step(z, y, state, batch, shift, functional)
-            return y, state
-        for pairs, steps in blocks(feed):
-            if visit is None:
-                y, state = self.compiled("last_of_block")(pairs, steps, y, state, shift)
-                continue
-            results = self.compiled("block")(pairs, steps, y, state, shift)
-            for t, after in enumerate(results):
-                z, batch = pairs[t % len(pairs)]
-                visit(z, y, state, batch)
-                y, state = after
+                y, state = step(z, y, state, batch, shift, functional or self.compile)
+        return y, state
+
+    def _compiled_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
+        """The path in blocks, and the rest of it step by step."""
+        step, block = self.compiled("step"), self.compiled("block")
+        for pairs, whole in blocks(feed):
+            if not whole or not self._ready:
+                # Both functions are compiled at the first path, so that no later N has to.
+                z, batch = pairs[0]
+                after = step(z, y, state, batch, shift, True)
+                self._ready = True
+            y, state = block(pairs, y, state, shift) if whole else after
         return y, state
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
@@ -222,6 +219,12 @@ def _own_code(method: Any) -> Any:
     return types.MethodType(own, method.__self__)
 
 
+def _can_change(guard: Any) -> bool:
+    """Whether what a guard of torch.compile looks at could change: not the modules of torch and of this library."""
+    fixed = ("G['torch']", "G['__import_torch", "G['__import_pzobo", "G['__builtins")
+    return not (guard.is_global and guard.name.startswith(fixed))
+
+
 def scalar(value: Any, what: str) -> Tensor:
     """A loss's value, if it is one floating-point number."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
@@ -241,7 +244,7 @@ def gradient(fn: Callable[..., Tensor], args: Leaves, functional: bool) -> Leave
         answer: Leaves = torch.func.grad(fn, argnums=tuple(range(len(args))))(*args)
         return answer
     with torch.enable_grad():
-        leaves = tuple(t.detach().requires_grad_() for t in args)
+        leaves = tuple([t.detach().requires_grad_() for t in args])
         value = fn(*leaves)
         if not value.requires_grad:
             return trees.zeros(args)
@@ -272,14 +275,22 @@ def probe_length(y: Leaves, q: Leaves) -> Tensor:
     return length
 
 
-def blocks(feed: Feed) -> Iterable[tuple[list[tuple[Z, Tree]], int]]:
-    """The feed in blocks: one (z, batch) and how often it repeats, or one for each step; the rest one by one."""
+def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:
+    """(z, batch) of each step."""
+    for z, batch, times in feed:
+        for _ in range(times):
+            yield z, batch
+
+
+def blocks(feed: Feed) -> Iterator[tuple[list[tuple[Z, Tree]], bool]]:
+    """The path in blocks, each with its one (z, batch) or one for each step; then the rest, step by step."""
     pending: list[tuple[Z, Tree]] = []
-    for pair in feed:
-        pending.append(pair)
-        if len(pending) == BLOCK:
-            same = all(z is pending[0][0] and b is pending[0][1] for z, b in pending)
-            yield (pending[:1] if same else pending), BLOCK
-            pending = []
+    for z, batch, times in feed:
+        for _ in range(times // BLOCK):
+            yield [(z, batch)], True
+        pending.extend([(z, batch)] * (times % BLOCK))
+        if len(pending) >= BLOCK:
+            yield pending[:BLOCK], True
+            pending = pending[BLOCK:]
     for pair in pending:
-        yield [pair], 1
+        yield [pair], False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pzobo import trees
-from pzobo.inner import Inner, Point, take_apart
+from pzobo.inner import Inner, Point, in_turn, take_apart
 from pzobo.kernel import Kernel, Z
 from pzobo.replay import Replay
 from pzobo.smooth import substitute
@@ -57,16 +58,16 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
     def x(values: Leaves) -> list[Any]:
         return substitute(call.x_leaves, call.variables, values)
 
-    def along(make: Callable[[Tree], Any]) -> Iterator[Any]:
-        """`make(batch)` for each step; computed once where all steps have the same z and batch."""
-        shared = make(call.batches[0]) if call.prepare is None or len(call.batches) == 1 else None
-        for t in range(call.steps):
-            yield make(call.batches[t]) if shared is None else shared
+    shared = call.prepare is None or len(call.batches) == 1
 
-    def feed(values: Leaves) -> Iterator[tuple[Z, Tree]]:
+    def feed(values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
         leaves = x(values)
-        zs = along(lambda batch: call.z(leaves, batch))
-        return ((z, call.batches[t % len(call.batches)]) for t, z in enumerate(zs))
+        if shared:
+            z = call.z(leaves, call.batches[0])
+            yield from in_turn([(z, batch) for batch in call.batches], call.steps)
+        else:
+            for batch in call.batches:
+                yield call.z(leaves, batch), batch, 1
 
     def tangents(u: Leaves) -> Iterator[tuple[tuple[int, ...], Leaves]]:
         def slope(batch: Tree) -> tuple[tuple[int, ...], Leaves]:
@@ -81,7 +82,9 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
             z_dot = torch.func.jvp(numbers, values, u)[1]
             return slots, z_dot
 
-        return along(slope)
+        if shared:
+            return itertools.repeat(slope(call.batches[0]), call.steps)
+        return (slope(batch) for batch in call.batches)
 
     values = tuple(t.detach() for t in call.variables)
     inner = Inner(
@@ -121,9 +124,9 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
         if call.prepare is None:
             path = [(path[0][0], batch) for _, batch in path]
 
-    def feed(values: Leaves) -> Iterator[tuple[Z, Tree]]:
+    def feed(values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
         pairs = path if call.own else [(z, point.batch) for z, point in zip(filled(values), points, strict=True)]
-        return (pairs[t % len(pairs)] for t in range(call.steps))
+        return in_turn(pairs, call.steps)
 
     def filled(values: Leaves) -> Iterator[Z]:
         made: dict[int, Z] = {}

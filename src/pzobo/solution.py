@@ -25,7 +25,7 @@ class Solution:
         if [t._version for t in self._inner.variables] != self._versions:
             raise StaleError("x was changed in place since the solve; ask for statistics before the optimizer's step.")
         with torch.no_grad(), self._inner.replay.again():
-            *_, (z, batch) = self._inner.feed(self._inner.variables)
+            *_, (z, batch, _) = self._inner.feed(self._inner.variables)
         return z, self._y, batch
 
     @property

@@ -18,7 +18,7 @@ EXACT_ONES = {
     "unrolled": pzobo.Unrolled(),
     "unrolled, checkpointed": pzobo.Unrolled(checkpoint=True),
     "nudged": pzobo.Nudged(eps=1e-2, steps=150),
-    "nudged both ways": pzobo.Nudged(eps=1e-2, steps=150, symmetric=True),
+    "nudged one way": pzobo.Nudged(eps=1e-2, steps=150, symmetric=False),
     "forward, all directions": pzobo.ForwardMode(directions=P, sampler=pzobo.Orthogonal()),
     "pzobo, all directions": pzobo.PZOBO(mu=1e-2, directions=P, sampler=pzobo.Orthogonal()),
     "pzobo, all coordinates": pzobo.PZOBO(mu=1e-2, directions=P, sampler=pzobo.Coordinate()),
@@ -122,7 +122,8 @@ def test_cg_stops_at_its_tolerance_and_at_its_steps():
 
 @pytest.mark.parametrize("jacobian", ["implicit cg", "unrolled", "nudged", "pzobo, all directions"])
 def test_compiled_and_eager_agree(jacobian):
-    problem = quadratic(P, D, dtype=torch.float32)
+    # In float64: a difference of two paths multiplies their rounding by 1 / mu.
+    problem = quadratic(P, D)
     solver = pzobo.HeavyBall(lr=0.2, momentum=0.5, steps=12)
     one = EXACT_ONES[jacobian]
     found = [hypergradient(problem, solver, one, compile=compile) for compile in (False, True)]

@@ -178,16 +178,37 @@ def test_both_levels_are_exact_with_all_directions(at, q):
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-8)
 
 
-def test_both_levels_agree_in_expectation_and_z_is_less_noisy():
+@pytest.mark.parametrize("at", ["x", "z"])
+def test_both_levels_agree_in_expectation(at):
     exact = response(pzobo.Unrolled())
+    jacobian = pzobo.PZOBO(mu=1e-4, at=at, shrink=False, sampler=pzobo.Gaussian(seed=2))
+    many = torch.stack([response(jacobian).flatten() for _ in range(400)])
+    gap = (many.mean(0) - exact.flatten()).abs()
+    assert (gap < 4 * many.std(0) / 20).all()
+
+
+def test_a_small_z_is_less_noisy_than_a_large_x():
+    """With 300 outer variables and 6 features the noise at z is that of 6 numbers."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(3, 150, generator=g, dtype=torch.float64)
+    x = (torch.randn(150, 2, generator=g, dtype=torch.float64) / 12).requires_grad_()
+    loss = lambda z, w, _: (z @ w - 1).square().mean() + 0.1 * w.square().sum()  # noqa: E731
+    v = torch.tensor([1.0, -2.0], dtype=torch.float64)
+
+    def answer(jacobian):
+        argmin = pzobo.Argmin(
+            loss, solver=pzobo.GD(lr=0.2, steps=5), jacobian=jacobian, prepare=lambda x, _: torch.tanh(X @ x)
+        )
+        return torch.autograd.grad(argmin(x, torch.zeros(2, dtype=torch.float64)), x, v)[0]
+
+    exact = answer(pzobo.Unrolled())
     error = {}
     for at in ("x", "z"):
-        jacobian = pzobo.PZOBO(mu=1e-4, at=at, shrink=False, sampler=pzobo.Gaussian(seed=2))
-        many = torch.stack([response(jacobian).flatten() for _ in range(400)])
-        gap = (many.mean(0) - exact.flatten()).abs()
-        assert (gap < 4 * many.std(0) / 20).all()
-        error[at] = float((many - exact.flatten()).square().sum(1).mean())
-    assert error["z"] < error["x"]
+        jacobian = pzobo.PZOBO(mu=1e-4, at=at, shrink=False, sampler=pzobo.Gaussian(seed=1))
+        gaps = torch.stack([answer(jacobian) - exact for _ in range(200)])
+        error[at] = float(gaps.square().sum((1, 2)).mean() / exact.square().sum())
+    assert error["x"] == pytest.approx(301, rel=0.3)
+    assert error["z"] < 20
 
 
 def test_auto_takes_the_smaller_of_x_and_z():

@@ -11,6 +11,7 @@ from pzobo import trees
 from pzobo.directions import Gaussian, Sampler
 from pzobo.inner import Inner
 from pzobo.jacobians.directional import At, Directional
+from pzobo.kernel import each
 from pzobo.smooth import Delta
 from pzobo.solvers import ClosedForm
 from pzobo.trees import Leaves
@@ -50,6 +51,6 @@ def _path(inner: Inner, u: Leaves, compiled: bool) -> Leaves:
     step = kernel.compiled("tangent") if compiled else kernel.tangent
     y, state = inner.y0, kernel.solver.init(inner.y0)
     y_dot, state_dot = trees.zeros(y), trees.zeros(state)
-    for (z, batch), (slots, z_dot) in zip(inner.feed(inner.variables), inner.tangents(u), strict=True):
+    for (z, batch), (slots, z_dot) in zip(each(inner.feed(inner.variables)), inner.tangents(u), strict=True):
         y, state, y_dot, state_dot = step((z, batch), z_dot, slots, y, state, y_dot, state_dot)
     return y_dot

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pzobo import trees
 from pzobo.errors import OptionError
-from pzobo.inner import Inner, steady
+from pzobo.inner import Inner, in_turn
 from pzobo.jacobians.base import Jacobian
 from pzobo.response import Pullback
 from pzobo.trees import Leaves
@@ -14,19 +14,20 @@ from pzobo.trees import Leaves
 
 @dataclass(frozen=True)
 class Nudged(Jacobian):
-    """(dg/dz at y_e - dg/dz at y^N) / e, where y_e minimises g(z, y) + e <v, y>, reached from y^N by the solver.
+    """(dg/dz at y_e - dg/dz at y_-e) / 2e, where y_e minimises g(z, y) + e <v, y>, reached from y^N by the solver.
 
-    First derivatives only, and no noise from p; but y^N must be a solution, and so must y_e.
+    First derivatives only, and no noise from p.
 
     Args:
         eps: the length of the nudge, e |v|.
         steps: steps of the nudged path; the solver's own number by default.
-        symmetric: two paths, nudged both ways: the error falls from eps to eps^2, and what y^N lacks cancels out.
+        symmetric: two paths, nudged both ways. False takes y^N itself in place of y_-e: one path, an error of order eps
+            instead of eps^2, and whatever y^N lacks to a solution is divided by eps and added.
     """
 
     eps: float = 1e-2
     steps: int | None = None
-    symmetric: bool = False
+    symmetric: bool = True
 
     needs = (frozenset({"path"}),)
     own_batches = True
@@ -59,7 +60,7 @@ class Nudged(Jacobian):
 
             def nudged(e: object) -> Leaves:
                 shift = trees.mul(v, e)  # type: ignore[arg-type]
-                return slope(inner.kernel.path(steady(pairs, steps), y, shift=shift)[0])
+                return slope(inner.kernel.path(in_turn(pairs, steps), y, shift=shift)[0])
 
             with inner.replay.again():
                 up = nudged(e)

@@ -13,7 +13,7 @@ from pzobo.curvature import Linearization, Transpose, check_products, through, t
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner import Inner
 from pzobo.jacobians.base import Jacobian
-from pzobo.kernel import Products
+from pzobo.kernel import Products, each
 from pzobo.response import Pullback
 from pzobo.solvers import ClosedForm
 from pzobo.trees import Leaves
@@ -90,7 +90,7 @@ def _keep_graph(inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Tr
     """The path, with the graph of each step's gradient kept for the backward pass."""
     kernel, solver = inner.kernel, inner.solver
     y, state = inner.y0, solver.init(inner.y0)
-    for t, (z, batch) in enumerate(inner.feed(inner.variables)):
+    for t, (z, batch) in enumerate(each(inner.feed(inner.variables))):
         if t < first:
             y, state = kernel.step(z, y, state, batch)
             continue

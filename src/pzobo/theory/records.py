@@ -1,0 +1,89 @@
+"""What did a check of the theory find? Plain records: measured values beside bounds, slopes, and verdicts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement beside its bounds: the paper's (repaired where needed), and the sharp one where there is one."""
+
+    value: float
+    measured: float
+    stderr: float
+    bound: float
+    sharp: float | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A statement checked over a grid of one quantity."""
+
+    statement: str
+    quantity: str
+    problem: str
+    against: str
+    points: tuple[Point, ...]
+    predicted: float | None = None
+    """The slope that theory says: of log measured against log value, or for law="exponential" against value."""
+    law: Literal["power", "exponential"] = "power"
+    span: tuple[int | None, int | None] = (None, None)
+    """From which point to which the slope is fitted."""
+    tolerance: float = 0.1
+    at_most: bool = False
+    """Whether `predicted` is an upper bound of the slope."""
+
+    @property
+    def slope(self) -> float:
+        """The slope by least squares, of log measured."""
+        points = [p for p in self.points[slice(*self.span)] if p.measured > 0]
+        if len(points) < 2:
+            return math.nan
+        x = [math.log(p.value) if self.law == "power" else p.value for p in points]
+        y = [math.log(p.measured) for p in points]
+        return float(statistics.linear_regression(x, y).slope)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no bound is below the measurement (the sharp one: beyond three standard errors)."""
+        return all(
+            p.measured <= p.bound and (p.sharp is None or p.measured - 3 * p.stderr <= p.sharp * (1 + 1e-9))
+            for p in self.points
+        )
+
+    @property
+    def as_predicted(self) -> bool:
+        if self.predicted is None:
+            return True
+        slack = self.tolerance * (abs(self.predicted) if self.law == "exponential" else 1.0)
+        if self.at_most:
+            return self.slope <= self.predicted + slack
+        return abs(self.slope - self.predicted) <= slack
+
+    def looseness(self, sharp: bool = False) -> tuple[float, float] | None:
+        """The least and the largest bound divided by measurement."""
+        pairs = [(p.sharp if sharp else p.bound, p.measured) for p in self.points]
+        ratios = [bound / measured for bound, measured in pairs if bound is not None and measured > 0]
+        return (min(ratios), max(ratios)) if ratios else None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that `verify` measured."""
+
+    sweeps: tuple[Sweep, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return all(s.holds and s.as_predicted for s in self.sweeps)
+
+    def find(self, statement: str, against: str, problem: str | None = None) -> Sweep:
+        for s in self.sweeps:
+            if s.statement == statement and s.against == against and problem in (None, s.problem):
+                return s
+        raise KeyError((statement, against, problem))

@@ -1,0 +1,261 @@
+"""Which N, Q, mu and step sizes should I take? Those that the theory's own terms ask for, measured at your x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pzobo.directions import Orthogonal, Sampler, Space
+from pzobo.errors import OptionError, RequirementError
+from pzobo.jacobians.unrolled import Unrolled
+from pzobo.jacobians.zeroth_order import PZOBO
+from pzobo.problem import Problem
+from pzobo.solvers import GD
+from pzobo.theory.flat import Flat, curvature
+from pzobo.theory.reference import Reference, length, reference
+from pzobo.theory.sharp import directions_needed, linear_error
+from pzobo.theory.spectrum import spectrum
+from pzobo.trees import Tree
+
+PATH_SHARE, MU_SHARE, SAFETY = 0.3, 0.3, 0.9
+"""Of the target: what the inner path and mu may use, and what is planned for in all. Squares add: directions get most,
+since halving their error costs three times as many paths, and halving the others' a few inner steps or nothing."""
+
+PROBES = 12
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings of PZOBO for a relative error of the hypergradient, and why."""
+
+    target: float
+    N: int
+    Q: int
+    mu: float
+    inner_lr: float
+    outer_lr: float
+    sampler: Sampler
+    path_error: float
+    mu_error: float
+    direction_error: float
+    reasons: tuple[str, ...]
+
+    @property
+    def predicted(self) -> float:
+        """The root mean square error of the hypergradient, relative to its length."""
+        return math.sqrt(self.path_error**2 + self.mu_error**2 + self.direction_error**2)
+
+    def solver(self) -> GD:
+        return GD(lr=self.inner_lr, steps=self.N)
+
+    def jacobian(self) -> PZOBO:
+        return PZOBO(mu=self.mu, directions=self.Q, sampler=self.sampler, at="x")
+
+    def __str__(self) -> str:
+        head = (
+            f"N = {self.N}, Q = {self.Q}, mu = {self.mu:.2g}, inner lr = {self.inner_lr:.3g}, outer lr = "
+            f"{self.outer_lr:.3g}: predicted relative error {self.predicted:.2g} for a target of {self.target:g}."
+        )
+        return "\n".join([head, *(f"- {reason}" for reason in self.reasons)])
+
+
+def suggest(
+    problem: Problem,
+    target: float = 0.1,
+    *,
+    x: Tree = None,
+    y0: Tree = None,
+    sampler: Sampler | None = None,
+    max_steps: int = 20_000,
+    seed: int = 0,
+) -> Suggestion:
+    """Settings with which PZOBO's hypergradient at x has a root mean square error of `target` times its length.
+
+    The error has the three parts of Proposition 2: the inner path (N), the smoothing (mu), and the directions (Q). The
+    bounds themselves ask for far more than is needed, so each part is measured here: N against the exact hypergradient,
+    mu from the response's second difference and from the rounding of y^N in its dtype, and Q by the exact error of the
+    sampler for a linear response. It costs a few times what one hypergradient costs.
+
+    Args:
+        sampler: of the directions; `Orthogonal()` by default, which needs the fewest.
+        max_steps: refuse if more inner steps than this were needed.
+    """
+    if not 0 < target < 1:
+        raise OptionError(f"target={target!r}: a relative error between 0 and 1, such as 0.1.")
+    flat = Flat(problem, x, y0)
+    generator = torch.Generator().manual_seed(seed)
+    sampler = Orthogonal() if sampler is None else sampler
+    truth = reference(flat)
+    if truth.norm == 0:
+        raise OptionError("The hypergradient at x is zero: x is a stationary point, and there is nothing to estimate.")
+    share = length(truth.indirect) / truth.norm
+
+    low, high = inner_curvature(flat, truth.y, generator)
+    rate = 1 / high
+    N, path_error = _steps(flat, truth, rate, PATH_SHARE * target, max_steps)
+    Q = directions(sampler, flat.p, target, share)
+    solver = GD(lr=rate, steps=N)
+    mu, mu_error, mu_reason = smoothing(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
+    left = math.sqrt(max((SAFETY * target) ** 2 - path_error**2 - mu_error**2, (0.1 * target) ** 2))
+    Q = directions(sampler, flat.p, left, share)
+    direction_error = share * math.sqrt(linear_error(sampler, flat.p, Q, shrink=True))
+    smoothness = outer_smoothness(flat, truth, generator)
+    reasons = (
+        f"Inner lr: the inner Hessian has eigenvalues from {low:.3g} to {high:.3g}, so lr = 1/L = {rate:.3g} is safe, and "
+        f"a step leaves at most {1 - rate * low:.6g} of the distance to y*.",
+        f"N: {N} steps leave a relative error of {path_error:.2g} in the exact hypergradient of the path"
+        + (f" (eigenvalues alone would ask for up to {worst(rate * low, path_error)})." if low > 0 else "."),
+        mu_reason,
+        _about_directions(sampler, flat.p, Q, share, direction_error, left),
+        f"Outer lr: Phi's own curvature at x is about {smoothness:.3g}; noise of {target:g} lowers 1/L_Phi by "
+        f"1/(1 + {target:g}^2). Theorem 1 with its constant step would divide by sqrt(K).",
+    )
+    return Suggestion(
+        target=target,
+        N=N,
+        Q=Q,
+        mu=mu,
+        inner_lr=rate,
+        outer_lr=1 / (max(smoothness, 1e-12) * (1 + target**2)),
+        sampler=sampler,
+        path_error=path_error,
+        mu_error=mu_error,
+        direction_error=direction_error,
+        reasons=reasons,
+    )
+
+
+def worst(rate: float, error: float) -> int:
+    """The steps after which (1 - rate)^N is this error."""
+    return math.ceil(math.log(max(error, 1e-16)) / math.log1p(-min(rate, 1 - 1e-12)))
+
+
+def inner_curvature(flat: Flat, y: Tensor, generator: torch.Generator) -> tuple[float, float]:
+    """The least eigenvalue of d2g/dy2 at y, and the largest between y0 and y."""
+    found = [
+        spectrum(curvature(lambda y: flat.g(flat.x, y), at), at, steps=60, generator=generator)
+        for at in (y, flat.y0, 0.5 * (y + flat.y0))
+    ]
+    return found[0].low, max(s.high + s.high_error for s in found)
+
+
+def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int) -> tuple[int, float]:
+    """The least N whose exact hypergradient is that near to the true one: doubling, then bisection."""
+
+    def error(N: int) -> float:
+        solver = GD(lr=rate, steps=N)
+        try:
+            found = flat.estimator(solver, Unrolled(checkpoint=True))()
+        except RequirementError:
+            found = flat.estimator(solver, Unrolled(products="difference"))()
+        return length(found - truth.gradient) / truth.norm
+
+    high, at_high = 1, error(1)
+    while at_high > allowed:
+        if high >= most:
+            raise OptionError(
+                f"{most} inner steps still leave a relative error of {at_high:.2g} (the path may use {allowed:.2g}). The "
+                "inner problem is too ill-conditioned for gradient descent: regularise it more, start at a warm y0, or "
+                "raise target= or max_steps=."
+            )
+        high = min(2 * high, most)
+        at_high = error(high)
+    low = high // 2
+    while high - low > max(1, high // 16):
+        middle = (low + high) // 2
+        at_middle = error(middle)
+        if at_middle <= allowed:
+            high, at_high = middle, at_middle
+        else:
+            low = middle
+    return high, at_high
+
+
+def directions(sampler: Sampler, p: int, allowed: float, share: float) -> int:
+    """The least Q for this relative error, when `share` is what the indirect part is of the whole."""
+    return directions_needed(sampler, p, min(1.0, (allowed / max(share, 1e-300)) ** 2))
+
+
+def smoothing(
+    flat: Flat,
+    solver: GD,
+    truth: Reference,
+    sampler: Sampler,
+    Q: int,
+    allowed: float,
+    generator: torch.Generator,
+) -> tuple[float, float, str]:
+    """mu between its two errors: smoothing adds mu/2 |h''|, and rounding noise/mu, for h = <v, y^N>.
+
+    As large as a tenth of what is allowed lets it be: rounding may be worse at another x, and smoothing hardly.
+    """
+    space = Space.of((flat.x,))
+    span = sampler.length(space.sizes)
+    size = max(length(flat.x), 1.0)
+    eps = torch.finfo(flat.x.dtype).eps
+    key = int(torch.randint(2**62, (), generator=generator))
+    us = [sampler.draw(key, j, PROBES, space).to(flat.x) for j in range(min(PROBES, flat.p))]
+
+    def h(x: Tensor) -> float:
+        return float(torch.dot(flat.solve(solver, x=x).double(), truth.v.double()))
+
+    noise = _rounding(h, flat.x, us, size * eps / span)
+    wide = eps**0.25 * size / span
+    base = h(flat.x)
+    bends = [(h(flat.x + wide * u) - 2 * base + h(flat.x - wide * u)) / wide**2 for u in us]
+    bend = math.sqrt(sum(b * b for b in bends) / len(bends))
+    spread = math.sqrt(flat.p / Q)
+    up, down = 0.5 * bend * math.sqrt(spread**2 + 1), math.sqrt(2) * noise * spread
+    largest = 0.1 * size / span
+    least = math.sqrt(down / up) if up > 0 else largest
+    mu = min(max(least, 0.1 * allowed * truth.norm / up if up > 0 else largest), largest)
+    error = math.hypot(up * mu, down / mu) / truth.norm
+    name = str(flat.x.dtype).removeprefix("torch.")
+    text = (
+        f"mu: in {name} <v, y^N> is known to {noise:.1e}, and along a direction it bends by {bend:.2g}: rounding and "
+        f"smoothing cost the same at mu = {least:.2g}, and mu = {mu:.2g} has a relative error of {error:.1e}."
+    )
+    if error > allowed:
+        text += " That is much for this target: use float64, or PZOBO(antithetic=True), whose smoothing error is mu^2."
+    return mu, error, text
+
+
+def _rounding(h: Callable[[Tensor], float], x: Tensor, us: list[Tensor], step: float) -> float:
+    """The rounding noise of h: how far its values scatter within a few roundings of x."""
+    values = torch.tensor([h(x + 4 * k * step * u) for u in us[:4] for k in (-1.0, -0.5, 0.5, 1.0)])
+    values = values.double()
+    least = 0.3 * torch.finfo(x.dtype).eps * float(values.abs().max())
+    return max(float(values.std()), least, 1e-300)
+
+
+def _about_directions(sampler: Sampler, p: int, Q: int, share: float, error: float, left: float) -> str:
+    if share <= left:
+        return (
+            f"Q: the indirect term is only {share:.2g} of the hypergradient, less than the target allows as error: "
+            "Direct() would reach it without any perturbed path."
+        )
+    text = (
+        f"Q: {Q} {type(sampler).__name__} directions for p = {p} outer variables have a relative error of {error:.2g}; the "
+        f"indirect term is {share:.2g} times the hypergradient."
+    )
+    if Q >= 8:
+        text += (
+            f" That is {Q} paths a step: if g can be differentiated, Unrolled(products='difference') or Implicit(CG(...)) "
+            "reach the same with about two."
+        )
+    return text
+
+
+def outer_smoothness(flat: Flat, truth: Reference, generator: torch.Generator) -> float:
+    """The largest curvature of Phi at x, by differences of its gradient."""
+    h = 1e-2 * max(length(flat.x), 1.0) if flat.x.dtype != torch.float64 else 1e-4 * max(length(flat.x), 1.0)
+
+    def product(q: Tensor) -> Tensor:
+        moved = reference(flat, x=flat.x + h * q / length(q), start=truth.y)
+        return (moved.gradient - truth.gradient) * (length(q) / h)
+
+    return spectrum(product, flat.x, steps=6, generator=generator).norm

@@ -1,0 +1,195 @@
+"""Do the README, the documentation and the examples run, and do they print what they say?
+
+The ```python blocks of a page run in their order, in one namespace. A ```text block after one of them is what it
+prints; numbers may differ by a tenth. A block after the line `<!-- no-run -->` is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import runpy
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import pzobo
+from pzobo import demo, errors
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^(?P<before>(?:<!-- no-run -->\n+)?)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    code: str
+    line: int
+    run: bool
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in FENCE.finditer(text):
+        yield Block(found["language"], found["code"], text.count("\n", 0, found.start("code")), not found["before"])
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def _left_alone() -> Iterator[None]:
+    """Random numbers, threads and the default dtype are after a page what they were before it."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+
+
+def assert_printed(printed: str, expected: str, where: str) -> None:
+    lines, lines_expected = printed.split("\n"), expected.split("\n")
+    for line, line_expected in zip(lines, lines_expected, strict=False):
+        words, words_expected = line.split(), line_expected.split()
+        same = len(words) == len(words_expected) and all(map(alike, words, words_expected))
+        assert same, f"{where} printed\n{line}\nwhere the page says\n{line_expected}"
+    assert len(lines) == len(lines_expected), f"{where} printed {len(lines)} lines, the page has {len(lines_expected)}"
+
+
+def alike(word: str, expected: str) -> bool:
+    try:
+        return float(word) == pytest.approx(float(expected), rel=0.1)
+    except ValueError:
+        return word == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_page_runs(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    printed = None
+    for block in blocks(page):
+        if block.language == "python" and block.run:
+            # The blank lines in front make a traceback show the line of the page.
+            code = compile("\n" * block.line + block.code, str(page), "exec")
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(code, namespace)
+            printed = out.getvalue()
+        elif block.language == "text" and printed is not None:
+            assert_printed(printed.strip("\n"), block.code.strip("\n"), f"{name(page)}, above line {block.line}")
+            printed = None
+
+
+def test_every_page_but_the_api_has_an_example() -> None:
+    without = {page.name for page in PAGES if not any(b.language == "python" and b.run for b in blocks(page))}
+    assert without == {"api.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", re.sub(FENCE, "", page.read_text())):
+        assert (page.parent / target).exists(), f"{name(page)} links to {target}, which is not there"
+
+
+def test_api_page_has_every_public_name() -> None:
+    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    exceptions = {n for n, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.PzoboError)}
+    wanted = {f"pzobo.{n}" for n in pzobo.__all__} | {f"pzobo.errors.{n}" for n in exceptions}
+    assert wanted <= set(listed), f"missing: {sorted(wanted - set(listed))}"
+    for dotted in listed:
+        module, _, last = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), last), f"api.md names {dotted}, which does not exist"
+
+
+def test_error_page_has_every_exception() -> None:
+    headings = set(re.findall(r"^## `(\w+)`$", (ROOT / "docs" / "errors.md").read_text(), re.M))
+    exceptions = {n for n, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.PzoboError)}
+    assert headings == exceptions - {"PzoboError"}
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
+    found = runpy.run_path(str(ROOT / "examples" / request.param), run_name="__main__")
+    return found, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("example", ["hyperparameter_optimization.py"], indirect=True)
+def test_hyperparameter_optimization(example: tuple[dict, str]) -> None:
+    found, printed = example[0]["found"], example[1]
+    (start, direct), (_, pzobo_), (_, unrolled) = found.values()
+    assert direct == start, "without a response there is no hypergradient"
+    assert unrolled < pzobo_ < start
+    assert unrolled < 0.6 * start
+    assert printed.count("validation loss") == 3
+
+
+@pytest.mark.parametrize("example", ["black_box.py"], indirect=True)
+def test_black_box(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["after"] < 0.9 * found["before"]
+    assert f"{found['after']:.4f}" in printed
+
+
+@pytest.mark.parametrize("example", ["data_reweighting.py"], indirect=True)
+def test_data_reweighting(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["after"] > found["before"] + 0.05
+    assert found["right"] > 0.7
+    assert found["false"] < 0.3
+    assert f"{found['after']:.3f}" in printed
+
+
+def test_every_example_is_short_and_tested() -> None:
+    source = Path(__file__).read_text()
+    for path in EXAMPLES:
+        assert f'["{path.name}"]' in source, f"{path.name} has no test"
+        assert len(path.read_text().splitlines()) <= 60, f"{path.name} is too long to be an example"
+
+
+# The demo
+
+
+def test_demo_measures_what_it_says() -> None:
+    rows = {method.name: i for i, method in enumerate(demo.METHODS)}
+    unrolled = demo.measure(rows["Unrolled"], seed=0, steps=2)
+    difference = demo.measure(rows["Unrolled, difference"], seed=0, steps=2)
+    direct = demo.measure(rows["Direct: no Jacobian"], seed=0, steps=2)
+    assert unrolled.to_path == pytest.approx(1, abs=1e-5)
+    assert difference.to_path == pytest.approx(1, abs=1e-3)
+    assert -1 < direct.to_path < 0.9
+    assert unrolled.start == direct.start > unrolled.end > 0
+
+
+def test_demo_solution_is_the_solution() -> None:
+    problem = demo.linear_hr(m=4, d=3, n=20, dtype=torch.float64)
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    converged = problem.argmin(pzobo.GD(lr=0.05, steps=3000), pzobo.Unrolled(last=1000))
+    exact = demo.gradient(lambda x: problem.objective(converged, x), x)
+    assert demo.gradient(demo.solution(problem), x) == pytest.approx(exact, rel=1e-6)
+
+
+def test_demo_table_and_summary_come_from_the_numbers() -> None:
+    runs = [[demo.Run(start=500.0, end=1.0 + i, to_path=0.5, to_solution=0.1)] for i in range(len(demo.METHODS))]
+    first, second, third = demo.summary(runs)
+    assert "from 500 to 1. Lower: none." in first
+    assert f"the other {len(runs) - 1}, of which {demo.METHODS[1].name} is best" in first
+    assert "have: none" in second
+    assert "0.10 to dΦ/dx" in third
+    runs[3] = [demo.Run(start=500.0, end=0.5, to_path=0.95, to_solution=0.1)]
+    first, second, _ = demo.summary(runs)
+    assert f"Lower: {demo.METHODS[3].name}." in first
+    assert f"have: {demo.METHODS[3].name};" in second
+    table = demo.table(runs, [float(i) for i in range(len(runs))], steps=7)
+    assert table.row_count == len(demo.METHODS)
+    assert list(table.columns[1].cells)[:4] == ["1", "2", "3", "0.5"]
+    assert list(table.columns[3].cells)[:2] == ["0.0", "1.0"]
