@@ -43,5 +43,13 @@ def descend(loss: Callable[[Tensor], Tensor], y: Tensor, lr: float = LR, steps: 
     return y
 
 
+def attempt(run: Callable[[], Any], refusal: type[Exception]) -> tuple[Any, str]:
+    """The result of run(), or None and what the refusal said."""
+    try:
+        return run(), ""
+    except refusal as error:
+        return None, str(error)
+
+
 def relative_error(found: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected))

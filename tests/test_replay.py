@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import pzobo
 from pzobo.errors import RequirementError
-from tests.helpers import LR, STEPS, leaf, normal, relative_error
+from tests.helpers import LR, STEPS, attempt, leaf, normal, relative_error
 
 ZERO = torch.zeros(4, dtype=torch.float64)
 DATA = normal(6, 4, seed=7)
@@ -127,21 +128,21 @@ def test_unrolled_forms_that_evaluate_again_refuse_dropout_in_the_loss(jacobian:
             pzobo.Implicit(pzobo.Neumann(0.1, 3), products="difference"),
             pzobo.Implicit(pzobo.Neumann(0.1, 3)),
         ),
-        (pzobo.Nudged(1e-6, 3), pzobo.Nudged(1e-4, 3)),
+        (pzobo.Nudged(1e-6, 3, symmetric=False), pzobo.Nudged(1e-4, 3, symmetric=False)),
         (pzobo.Nudged(1e-6, 3, symmetric=True), pzobo.Nudged(1e-4, 3, symmetric=True)),
     ],
-    ids=lambda j: repr(j),
+    ids=lambda j: type(j).__name__ + type(getattr(j, "inverse", None)).__name__,
 )
 def test_differences_of_gradients_see_one_mask_or_refuse(fine: Any, coarse: Any) -> None:
     """Two gradients that are subtracted must have the same dropout mask, or the answer is noise over eps."""
     x, sizes = leaf(4), []
     for jacobian in (fine, coarse):
         argmin = make(jacobian, lambda x, y, batch: energy(F.dropout(DATA * x), y))
-        try:
-            sizes.append(float(answer(argmin, x)[1][0].norm()))
-        except RequirementError as error:
-            assert "random" in str(error)
+        found, message = attempt(lambda argmin=argmin: answer(argmin, x)[1][0], RequirementError)
+        if found is None:
+            assert "random" in message
             return
+        sizes.append(float(found.norm()))
     assert sizes[0] < 5 * sizes[1]
 
 
@@ -228,18 +229,17 @@ def test_batch_norm_in_prepare(name: str, at: Any) -> None:
         return tuple(p.grad for p in net.parameters())
 
     expected = gradient(still, copy.deepcopy(jacobian))
-    try:
-        found = gradient(net, jacobian)
-    except RequirementError as error:  # torch.func.jvp has no in-place changes of buffers
-        assert name.startswith("forward")
-        assert at == "x"
-        assert 'at="z"' in str(error)
+    found, message = attempt(lambda: gradient(net, jacobian), RequirementError)
+    if name.startswith("forward") and at == "x" and found is None:  # torch.func.jvp takes no change of a buffer
+        assert 'at="z"' in message
         return
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(buffers(net), buffers(plain))
 
 
-@pytest.mark.parametrize("name", ["loop", "auto", "antithetic", "unrolled", "implicit", "implicit, difference", "nudged"])
+@pytest.mark.parametrize(
+    "name", ["loop", "auto", "antithetic", "unrolled", "implicit", "implicit, difference", "nudged"]
+)
 def test_batch_norm_in_the_loss(name: str) -> None:
     """Running statistics after everything are those after the N forward passes of the base path."""
     net, x = network(), leaf(4)
@@ -326,6 +326,20 @@ def test_statistics_change_no_buffer() -> None:
 
 
 # Autocast
+
+
+def test_autocast_keeps_no_steps() -> None:
+    """Inside of autocast PyTorch keeps the casts of leaves, and so the leaves: every y of the path, if it is let."""
+    seen: list[weakref.ref[Tensor]] = []
+
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        seen.append(weakref.ref(y))
+        return ((DATA.float() * x) @ y).float().square().mean()
+
+    argmin = pzobo.Argmin(loss, solver=pzobo.GD(LR, 50), jacobian=pzobo.PZOBO(0.5))
+    with torch.autocast("cpu", torch.bfloat16):
+        argmin(leaf(4, dtype=torch.float32), torch.zeros(4, 1))
+        assert sum(ref() is not None for ref in seen) < 5
 
 
 @pytest.mark.parametrize("forward", [False, True])

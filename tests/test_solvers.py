@@ -139,7 +139,7 @@ def test_through_adam_equals_finite_differences(products: Any, checkpoint: bool)
     ids=repr,
 )
 def test_a_zero_gradient_in_adam_does_no_harm(jacobian: Any, start: float, dtype: torch.dtype) -> None:
-    """The first coordinate never has a gradient, the second none at first if it starts at 0.5; the third is ordinary."""
+    """The first coordinate never has a gradient, the second none at first if it starts at 0.5; the third has."""
 
     def loss(x: Tensor, y: Tensor, batch: None) -> Tensor:
         return 0.5 * (y[1] - x[1]).square() + 0.5 * (y[2] - x[2]).square() + 0 * (y[0] * x[0])
@@ -229,7 +229,7 @@ def test_a_closed_form_of_which_a_part_is_constant(jacobian: Any) -> None:
 
 # BlackBox
 
-EXACT = dict(directions=3, sampler=pzobo.Orthogonal(seed=0))
+EXACT = {"directions": 3, "sampler": pzobo.Orthogonal(seed=0)}
 
 
 def test_a_black_box_in_numpy() -> None:
@@ -383,7 +383,7 @@ def test_what_is_named_in_a_refusal_works(solver: Any, jacobian: Any) -> None:
 
 
 def test_relative_error_of_a_black_box_with_few_directions_follows_the_sampler() -> None:
-    """A black box goes through the same estimator: for a linear solver one of three coordinates has relative error 2."""
+    """The same estimator as for any solver: one of three coordinates of a linear map has relative error 2."""
     A, x, v = normal(3, 3), leaf(3), normal(3, seed=1)
     argmin = pzobo.Argmin(
         None,

@@ -16,7 +16,6 @@ from pzobo import trees
 from pzobo.trees import Plan
 from tests.helpers import normal
 
-
 GLOBAL = getattr(optree.registry, "__GLOBAL_NAMESPACE")  # optree registers for everybody only under this object
 
 
@@ -154,10 +153,10 @@ def test_dot_norm_and_add_of_mixed_leaves(spec: Any, seed: int) -> None:
     b = [normal(*shape, seed=seed + 50 + i, dtype=two) for i, (shape, _, two) in enumerate(spec)]
     flat_a, flat_b = (torch.cat([t.reshape(-1).double() for t in leaves]) for leaves in (a, b))
     wide = all(torch.promote_types(one, two) == torch.float64 for _, one, two in spec)
-    tolerance = dict(rtol=1e-12, atol=1e-12) if wide else dict(rtol=1e-5, atol=1e-5)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if wide else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(trees.dot(a, b).double(), flat_a @ flat_b, **tolerance)
     alone = all(one == torch.float64 for _, one, _ in spec)
-    tolerance = dict(rtol=1e-12, atol=1e-12) if alone else dict(rtol=1e-5, atol=1e-5)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if alone else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(trees.norm(a).double(), flat_a.norm(), **tolerance)
     same = [t.to(s.dtype) for s, t in zip(a, b, strict=True)]
     for scale in (0.5, torch.tensor(0.5, dtype=torch.float64)):

@@ -55,7 +55,7 @@ class Argmin:
         prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
             (the features of a network, say). z is x itself by default.
         compile: compile the inner steps with torch.compile.
-        check: look for non-finite numbers and rounding noise, and say so instead of returning them.
+        check: look for non-finite numbers, and now and then for rounding noise, and say so instead of returning them.
 
     Example:
         >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
@@ -80,6 +80,7 @@ class Argmin:
         self._set(solver, jacobian)
         self._known: dict[Any, Known] = {}
         self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
+        self._batch: tuple[Tree, Any] | None = None
         self._last: Solution | None = None
 
     def __call__(
@@ -241,8 +242,10 @@ class Argmin:
         given: bool,
     ) -> Known:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        data_leaves, data_plan = Plan.take(batch)
-        signature = (x_plan, y_plan, data_plan, trees.signature((*x_leaves, *y, *data_leaves)))
+        if self._batch is None or self._batch[0] is not batch:
+            data_leaves, data_plan = Plan.take(batch)
+            self._batch = batch, (data_plan, trees.signature(data_leaves))
+        signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._batch[1])
         known = self._known.get(signature)
         if known is not None:
             return known

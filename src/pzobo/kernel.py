@@ -6,7 +6,6 @@ Pure functions of the leaves of z and y and a batch; each can run as it is, unde
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 
 from pzobo import trees
-from pzobo.errors import CompileError, ScalarLossError
+from pzobo.compiled import Compiled
+from pzobo.errors import ScalarLossError
 from pzobo.solvers import GD, Iterative
 from pzobo.trees import Leaves, Plan, Tree
 
@@ -28,10 +28,6 @@ Feed = Iterable[tuple[Z, Tree, int]]
 BLOCK = 10
 """Steps in one compiled block. Each call of compiled code costs about one step of a small problem."""
 
-# Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
-# takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
-OPTIONS: dict[str, Any] = {"cpp.vec_isa_ok": True, "guard_filter_fn": lambda guards: [_can_change(g) for g in guards]}
-
 
 class Kernel:
     """g and one step of its solver, for one structure of z and y."""
@@ -42,26 +38,20 @@ class Kernel:
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._ready = False
+        self._questions = 0
 
-    def compiled(self, name: str) -> Callable[..., Any]:
+    def compiled(self, name: str) -> Compiled:
         """A method of this class, compiled at first use."""
         if name not in self._compiled:
-            function = torch.compile(_own_code(getattr(self, name)), options=OPTIONS, fullgraph=True)
-
-            def run(*args: Any) -> Any:
-                try:
-                    return function(*args)
-                except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-                    reason = str(error).strip().splitlines()
-                    raise CompileError(
-                        f"torch.compile cannot take this loss: {reason[0] if reason else type(error).__name__} "
-                        "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
-                    ) from error
-
-            self._compiled[name] = run
+            self._compiled[name] = Compiled(getattr(self, name))
         return self._compiled[name]
+
+    def look_closely(self) -> bool:
+        """Whether it is time for a check that would cost too much every time: at the 1st, 2nd, 4th, 8th... question."""
+        self._questions += 1
+        return self._questions & (self._questions - 1) == 0
 
     # The loss and its first derivatives
 
@@ -100,12 +90,17 @@ class Kernel:
         updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
         return updated
 
-    def block(self, pairs: Sequence[tuple[Z, Tree]], y: Leaves, state: Leaves, shift: Leaves | None) -> Any:
-        """BLOCK steps in one compiled function: on one (z, batch), or on one for each step."""
-        for t in range(BLOCK):
+    def single(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None, steps: int = 1) -> Leaves:
+        """Steps of (*y, *state) on one (z, batch), or on one for each step: the function that is compiled."""
+        count = self.y_plan.spec.num_leaves
+        y, state = leaves[:count], leaves[count:]
+        for t in range(steps):
             z, batch = pairs[t % len(pairs)]
             y, state = self.step(z, y, state, batch, shift, functional=True)
-        return y, state
+        return (*y, *state)
+
+    def block(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None) -> Leaves:
+        return self.single(leaves, pairs, shift, steps=BLOCK)
 
     def path(
         self,
@@ -129,15 +124,14 @@ class Kernel:
 
     def _compiled_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
         """The path in blocks, and the rest of it step by step."""
-        step, block = self.compiled("step"), self.compiled("block")
-        for pairs, whole in blocks(feed):
-            if not whole or not self._ready:
+        leaves, count = (*y, *state), len(y)
+        for pairs, steps, times in blocks(feed):
+            if not self._ready:
                 # Both functions are compiled at the first path, so that no later N has to.
-                z, batch = pairs[0]
-                after = step(z, y, state, batch, shift, True)
                 self._ready = True
-            y, state = block(pairs, y, state, shift) if whole else after
-        return y, state
+                self.compiled("single")(leaves, pairs[:1], shift)
+            leaves = self.compiled("block" if steps == BLOCK else "single").repeat(times, leaves, pairs, shift)
+        return leaves[:count], leaves[count:]
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
 
@@ -212,19 +206,6 @@ class Kernel:
         return y, state, y_dot, state_dot
 
 
-def _own_code(method: Any) -> Any:
-    """The method with a code object of its own: torch.compile keeps what it compiled, and how often, by code object."""
-    code = method.__func__.__code__.replace()
-    own = types.FunctionType(code, method.__func__.__globals__, method.__name__, method.__func__.__defaults__)
-    return types.MethodType(own, method.__self__)
-
-
-def _can_change(guard: Any) -> bool:
-    """Whether what a guard of torch.compile looks at could change: not the modules of torch and of this library."""
-    fixed = ("G['torch']", "G['__import_torch", "G['__import_pzobo", "G['__builtins")
-    return not (guard.is_global and guard.name.startswith(fixed))
-
-
 def scalar(value: Any, what: str) -> Tensor:
     """A loss's value, if it is one floating-point number."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
@@ -282,15 +263,20 @@ def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:
             yield z, batch
 
 
-def blocks(feed: Feed) -> Iterator[tuple[list[tuple[Z, Tree]], bool]]:
-    """The path in blocks, each with its one (z, batch) or one for each step; then the rest, step by step."""
+def blocks(feed: Feed) -> Iterator[tuple[list[tuple[Z, Tree]], int, int]]:
+    """The path in pieces: (z, batch) for all steps of a piece or for each, its steps (BLOCK or 1), and how often."""
     pending: list[tuple[Z, Tree]] = []
     for z, batch, times in feed:
-        for _ in range(times // BLOCK):
-            yield [(z, batch)], True
-        pending.extend([(z, batch)] * (times % BLOCK))
-        if len(pending) >= BLOCK:
-            yield pending[:BLOCK], True
-            pending = pending[BLOCK:]
+        if times >= BLOCK:
+            yield [(z, batch)], BLOCK, times // BLOCK
+            if times % BLOCK:
+                yield [(z, batch)], 1, times % BLOCK
+        elif times > 1:
+            yield [(z, batch)], 1, times
+        else:
+            pending.append((z, batch))
+            if len(pending) == BLOCK:
+                yield pending, BLOCK, 1
+                pending = []
     for pair in pending:
-        yield [pair], False
+        yield [pair], 1, 1

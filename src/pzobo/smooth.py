@@ -16,8 +16,8 @@ from pzobo.replay import Replay, watched
 from pzobo.response import attach
 from pzobo.trees import Leaves, Plan, Tree
 
-Delta = Callable[[Leaves], Leaves]
-"""The change of a function's value along a direction, for a direction of unit length per entry."""
+Change = Callable[[Leaves], Leaves]
+"""How a function's value changes along a direction: per unit, or by a difference over a known width."""
 
 NOISE = 10.0
 """A difference of less than this many roundings is called noise."""
@@ -48,27 +48,25 @@ def factor(shrink: bool | float, sampler: Sampler, p: int, directions: int) -> f
 
 def difference(
     evaluate: Callable[[Leaves], Leaves], base: Leaves, variables: Leaves, mu: float, antithetic: bool
-) -> Delta:
-    """delta(u) = (fn(x + mu u) - fn(x)) / mu (Eq. 4), or the central (fn(x + mu u) - fn(x - mu u)) / 2 mu.
+) -> tuple[Change, float]:
+    """u -> fn(x + mu u) - fn(x) and its width mu, whose quotient is delta (Eq. 4); or both ways, of width 2 mu.
 
     Half precisions are perturbed and subtracted in float32.
     """
 
     def at(u: Leaves, mu: float) -> Leaves:
-        return evaluate(tuple((x + mu * d).to(x.dtype) for x, d in zip(variables, u, strict=True)))
+        return evaluate(tuple([torch.add(x, d, alpha=mu).to(x.dtype) for x, d in zip(variables, u, strict=True)]))
 
-    def delta(u: Leaves) -> Leaves:
-        other, width = (at(u, -mu), 2 * mu) if antithetic else (base, mu)
-        return tuple(
-            (a.to(wide) - b.to(wide)) / width
-            for a, b, wide in ((a, b, trees.wide(a.dtype)) for a, b in zip(at(u, mu), other, strict=True))
-        )
+    def change(u: Leaves) -> Leaves:
+        other = at(u, -mu) if antithetic else base
+        return tuple([a.to(trees.wide(a.dtype)) - b for a, b in zip(at(u, mu), other, strict=True)])
 
-    return delta
+    return change, 2 * mu if antithetic else mu
 
 
 def estimate(
-    delta: Delta,
+    change: Change,
+    width: float,
     v: Leaves,
     variables: Leaves,
     *,
@@ -78,22 +76,24 @@ def estimate(
     shrink: bool | float,
     chunk: int,
     floor: Tensor | None = None,
+    check: bool = True,
 ) -> Leaves:
-    """s/Q sum_j <delta(u_j), v> u_j. `chunk` paths at a time run under `torch.vmap`; at 1 they run one by one.
+    """s/Q sum_j <delta(u_j), v> u_j, where delta = change / width.
 
-    Directions are drawn when they are needed, so one by one there are never two of them at once. With a `floor`, the
-    answer is checked: finite, and from differences that are longer than the floor (or exactly zero: no response).
+    `chunk` paths at a time run under `torch.vmap`; at 1 they run one by one. Directions are drawn when they are needed,
+    so one by one there are never two of them at once. With `check` the answer must be finite, and with a `floor` the
+    changes must be longer than that (or exactly zero: no response).
     """
     space = Space.of(variables)
-    scale = factor(shrink, sampler, space.dim, directions) / directions
+    scale = factor(shrink, sampler, space.dim, directions) / directions / width
     total: Tensor | None = None
     weights: list[Tensor] = []
     lengths: list[Tensor] = []
 
     def weigh(flat: Tensor) -> tuple[Tensor, Tensor]:
-        change = delta(space.split(flat, variables))
-        weight = trees.dot(change, v).to(flat) * scale
-        return weight, weight if floor is None else trees.norm(change).to(flat)
+        found = change(space.split(flat, variables))
+        weight = trees.dot(found, v).to(flat) * scale
+        return weight, weight if floor is None else trees.norm(found).to(flat)
 
     for first in range(0, directions, chunk):
         flat = [sampler.draw(key, j, directions, space) for j in range(first, min(first + chunk, directions))]
@@ -107,21 +107,27 @@ def estimate(
             weight, length = many.sum(), length.max()
         weights.append(weight)
         lengths.append(length)
+    if check:
+        check_finite(weights)
     if floor is not None:
-        check_paths(weights, lengths, floor)
+        check_lengths(lengths, floor)
     assert total is not None
-    return tuple(part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True))
+    return tuple([part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True)])
 
 
-def check_paths(weights: list[Tensor], lengths: list[Tensor], floor: Tensor) -> None:
-    """Refuse what is not finite, or no longer than rounding noise."""
-    noise, *numbers = torch.stack([floor.to(weights[0]), *weights, *lengths]).tolist()
-    length = max(numbers[len(weights) :])
-    if not all(math.isfinite(number) for number in numbers):
+def check_finite(weights: list[Tensor]) -> None:
+    """Refuse what is not finite."""
+    if not math.isfinite(float(weights[0] if len(weights) == 1 else torch.stack(weights).sum())):
         raise DivergenceError(
             "A perturbed path left the finite numbers although the base path did not: the inner solver is at the edge "
             "of stability. Try a smaller mu, or a smaller inner learning rate."
         )
+
+
+def check_lengths(lengths: list[Tensor], floor: Tensor) -> None:
+    """Refuse changes that are no longer than rounding noise."""
+    noise, *numbers = torch.stack([floor.to(lengths[0]), *lengths]).tolist()
+    length = max(numbers)
     if 0 < length < noise:
         raise SmoothingError(
             f"mu is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use a mu "
@@ -148,9 +154,9 @@ def finite_size(variables: Leaves) -> float:
     return size
 
 
-def noise_floor(y: Leaves, mu: float) -> Tensor:
-    """The length of a delta that rounding alone could make."""
-    return trees.norm(y) * (NOISE * max(torch.finfo(t.dtype).eps for t in y) / mu)
+def noise_floor(y: Leaves) -> Tensor:
+    """The length of a change that rounding alone could make."""
+    return trees.norm(y) * (NOISE * max(torch.finfo(t.dtype).eps for t in y))
 
 
 def smooth(
@@ -212,7 +218,7 @@ def smooth(
                 return evaluate(values)
 
         return estimate(
-            difference(again, base, values, mu, antithetic),
+            *difference(again, base, values, mu, antithetic),
             v,
             values,
             sampler=sampler,
@@ -220,7 +226,7 @@ def smooth(
             directions=directions,
             shrink=shrink,
             chunk=chunk_size(batching, directions, loop=True),
-            floor=noise_floor(base, mu),
+            floor=noise_floor(base),
         )
 
     return rebuild(attach(base, pullback, variables))

@@ -11,7 +11,7 @@ from pzobo.errors import OptionError, PzoboError
 from pzobo.inner import Inner
 from pzobo.jacobians.base import Jacobian, Level
 from pzobo.response import Pullback
-from pzobo.smooth import Delta, check_batching, check_directions, chunk_size, estimate
+from pzobo.smooth import Change, check_batching, check_directions, chunk_size, estimate
 from pzobo.solvers import BlackBox
 from pzobo.trees import Leaves
 
@@ -43,12 +43,12 @@ class Directional(Jacobian):
             return "z" if z_size < x_size else "x"
         return self.at
 
-    def delta(self, inner: Inner, y: Leaves, functional: bool) -> Delta:
-        """The change of y^N along a direction."""
-        raise OptionError(f"{type(self).__name__} does not define delta().")
+    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
+        """How y^N changes along a direction, and over what width."""
+        raise OptionError(f"{type(self).__name__} does not define change().")
 
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
-        """The length of a delta that would be rounding noise; None for no check."""
+        """The length of a change that would be rounding noise, if there is one."""
         return None
 
     def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
@@ -60,7 +60,7 @@ class Directional(Jacobian):
 
         def attempt(v: Leaves, chunk: int) -> Leaves:
             return estimate(
-                self.delta(inner, y, functional=chunk > 1),
+                *self.change(inner, y, functional=chunk > 1),
                 v,
                 inner.variables,
                 sampler=self.sampler,
@@ -68,7 +68,8 @@ class Directional(Jacobian):
                 directions=self.directions,
                 shrink=self.shrink,
                 chunk=chunk,
-                floor=self.floor(inner, y),
+                floor=self.floor(inner, y) if inner.check and inner.kernel.look_closely() else None,
+                check=inner.check,
             )
 
         def pullback(v: Leaves) -> Leaves:

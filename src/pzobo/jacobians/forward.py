@@ -12,7 +12,7 @@ from pzobo.directions import Gaussian, Sampler
 from pzobo.inner import Inner
 from pzobo.jacobians.directional import At, Directional
 from pzobo.kernel import each
-from pzobo.smooth import Delta
+from pzobo.smooth import Change
 from pzobo.solvers import ClosedForm
 from pzobo.trees import Leaves
 
@@ -30,7 +30,7 @@ class ForwardMode(Directional):
 
     needs = (frozenset({"path", "function"}),)
 
-    def delta(self, inner: Inner, y: Leaves, functional: bool) -> Delta:
+    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
         def along(u: Leaves) -> Leaves:
             u = tuple(d.to(w.dtype) for d, w in zip(u, inner.variables, strict=True))
             with inner.replay.again():
@@ -38,7 +38,7 @@ class ForwardMode(Directional):
                     return _jvp(inner.formula, inner.variables, u)
                 return _path(inner, u, compiled=inner.kernel.compile and not functional)
 
-        return along
+        return along, 1.0
 
 
 def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:

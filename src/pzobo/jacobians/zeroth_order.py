@@ -9,7 +9,7 @@ from torch import Tensor
 from pzobo.directions import Gaussian, Sampler
 from pzobo.inner import Inner
 from pzobo.jacobians.directional import At, Directional
-from pzobo.smooth import Delta, check_mu, check_noise, difference, noise_floor
+from pzobo.smooth import Change, check_mu, check_noise, difference, noise_floor
 from pzobo.trees import Leaves
 
 
@@ -41,11 +41,9 @@ class PZOBO(Directional):
         check_mu(self.mu)
         super().__post_init__()
 
-    def delta(self, inner: Inner, y: Leaves, functional: bool) -> Delta:
+    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
         return difference(lambda w: inner.again(w, functional), y, inner.variables, self.mu, self.antithetic)
 
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
-        if not inner.check:
-            return None
         check_noise(inner.variables, inner.size, self.mu, self.sampler)
-        return noise_floor(y, self.mu)
+        return noise_floor(y)

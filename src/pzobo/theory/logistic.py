@@ -58,11 +58,20 @@ def logistic(
         """J*^T df/dy with J* = gamma H^-1 B, y* by Newton's method on the written-out Hessian H."""
         A, A_val, B_ = inner.double(), outer.double(), B.double()
         centre = B_ @ x.detach().double()
+
+        def value(y: Tensor) -> Tensor:
+            return F.softplus(-(A @ y)).mean() + 0.5 * gamma * (y - centre).square().sum()
+
         y = centre
-        for _ in range(30):
+        for _ in range(50):
             s = torch.sigmoid(-(A @ y))
             H = (A.T * (s * (1 - s))) @ A / len(A) + gamma * torch.eye(len(y), dtype=torch.float64)
-            y = y - torch.linalg.solve(H, gamma * (y - centre) - A.T @ s / len(A))
+            step = torch.linalg.solve(H, gamma * (y - centre) - A.T @ s / len(A))
+            while value(y - step) > value(y) + 1e-14:  # far away Newton's step can overshoot
+                step = step / 2
+            y = y - step
+            if float(step.abs().max()) < 1e-12:
+                break
         v = -A_val.T @ torch.sigmoid(-(A_val @ y)) / len(A_val)
         return (gamma * B_.T @ torch.linalg.solve(H, v)).to(dtype)
 

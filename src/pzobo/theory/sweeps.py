@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pzobo.directions import Gaussian
-from pzobo.jacobians.forward import ForwardMode
+from pzobo.directions import Gaussian, Orthogonal
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.jacobians.zeroth_order import PZOBO
 from pzobo.problem import Problem
@@ -41,26 +41,32 @@ def _logistic(p: int, d: int) -> Problem:
 PROBLEMS: dict[str, Maker] = {"quadratic": _quadratic, "logistic": _logistic}
 
 
+ERROR = "E|estimate - ∇Φ|²"
+
+STEPS = 16
+"""Inner steps after which what the path leaves is far below any noise measured here."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """How much to measure."""
 
-    draws: int = 200
+    draws: int = 300
     Q: tuple[int, ...] = (1, 4, 16, 64, 256)
     p: tuple[int, ...] = (8, 16, 32, 64, 128)
-    d: tuple[int, ...] = (4, 8, 16, 32)
+    d: tuple[int, ...] = (4, 8, 16, 32, 64)
     N: tuple[int, ...] = (2, 4, 8, 12, 16, 20, 24, 28)
-    mu: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0, 4.0)
+    mu: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     K: tuple[int, ...] = (16, 64, 256, 1024)
     S: tuple[int, ...] = (1, 4, 16, 64)
     D_f: tuple[int, ...] = (1, 4, 16, 64)
-    runs: int = 3
+    runs: int = 4
 
     @classmethod
     def quick(cls) -> Grid:
-        """Enough to see every slope, in a few seconds."""
+        """Enough to see every slope, in some seconds."""
         return cls(
-            draws=60, Q=(1, 8, 64), p=(8, 32, 128), d=(4, 16), N=(4, 12, 20, 28), mu=(1e-4, 1e-2, 1.0, 2.0, 4.0),
+            draws=80, Q=(1, 8, 64), p=(8, 32, 128), d=(4, 16, 64), N=(4, 12, 20, 28), mu=(1e-5, 1e-4, 1e-2, 1e-1),
             K=(16, 64, 256), S=(1, 8, 64), D_f=(1, 8, 64), runs=2,
         )  # fmt: skip
 
@@ -84,8 +90,8 @@ class Case:
     truth: Tensor
 
     @classmethod
-    def make(cls, name: str, p: int, d: int) -> Case:
-        flat = Flat(PROBLEMS[name](p, d))
+    def make(cls, name: str, p: int, d: int, problem: Problem | None = None) -> Case:
+        flat = Flat(PROBLEMS[name](p, d) if problem is None else problem)
         return cls(flat, constants(flat.problem), reference(flat).gradient)
 
     def solver(self, N: int) -> GD:
@@ -99,7 +105,7 @@ class Case:
         return mean(square(estimate() - self.truth) for _ in range(draws))
 
     def point(self, value: float, N: int, Q: int, mu: float, draws: int, unit: float = 1.0) -> Point:
-        """The measurement beside Proposition 2, both divided by `unit`."""
+        """The measurement beside Proposition 2, all divided by `unit`."""
         measured, stderr = self.error(N, Q, mu, draws)
         bound = deterministic.variance_bound(self.c, N=N, Q=Q, mu=mu).total
         tight = sharp.variance_bound(self.c, N=N, Q=Q, mu=mu)
@@ -109,30 +115,26 @@ class Case:
 def against_Q(name: str, grid: Grid) -> Sweep:
     """Proposition 2: the error falls as 1/Q."""
     case = Case.make(name, 8, 6)
-    points = tuple(case.point(Q, 40, Q, 1e-5, max(20, grid.draws // max(1, Q // 16))) for Q in grid.Q)
-    return Sweep("Proposition 2", "E|estimate - ∇Φ|²", name, "Q", points, predicted=-1.0)
+    points = tuple(case.point(Q, STEPS, Q, 1e-5, max(40, int(3 * grid.draws / math.sqrt(Q)))) for Q in grid.Q)
+    return Sweep("Proposition 2", ERROR, name, "Q", points, predicted=-1.0)
 
 
-def against_p(name: str, grid: Grid) -> Sweep:
-    """Proposition 2: the error, relative to the indirect term's square, grows as p."""
+def against_size(name: str, grid: Grid, which: Literal["p", "d"]) -> Sweep:
+    """Proposition 2: the error, relative to the indirect term, grows as p; and not with d, which the bound has."""
     points = []
-    for p in grid.p:
-        case = Case.make(name, p, 6)
-        points.append(case.point(p, 40, 4, 1e-5, grid.draws, unit=square(reference(case.flat).indirect)))
-    return Sweep("Proposition 2", "E|estimate - ∇Φ|² / |Jᵀv|²", name, "p", tuple(points), predicted=1.0, tolerance=0.15)
-
-
-def against_d(name: str, grid: Grid) -> Sweep:
-    """Proposition 2 has a factor d that the estimate has not."""
-    points = []
-    for d in grid.d:
-        case = Case.make(name, 8, d)
-        points.append(case.point(d, 40, 4, 1e-2, grid.draws, unit=square(reference(case.flat).indirect)))
-    return Sweep("Proposition 2", "E|estimate - ∇Φ|² / |Jᵀv|²", name, "d", tuple(points), predicted=0.0, tolerance=0.15)
+    for size in grid.p if which == "p" else grid.d:
+        case = Case.make(name, *((size, 6) if which == "p" else (8, size)))
+        unit = square(reference(case.flat).indirect)
+        points.append(case.point(size, STEPS, 2, 1e-3, 2 * grid.draws, unit))
+    predicted = 1.0 if which == "p" else 0.0
+    return Sweep("Proposition 2", ERROR + " / |Jᵀv|²", name, which, tuple(points), predicted=predicted, tolerance=0.15)
 
 
 def against_N(name: str, grid: Grid) -> Sweep:
-    """Lemma 8 without smoothing: the exact hypergradient of the path, squared, falls by (1 - alpha mu_g)^2 a step."""
+    """Lemma 8 without smoothing: the exact hypergradient of the path, squared, falls by (1 - alpha mu_g)^2 a step.
+
+    mu_g is taken at y*, where the last steps are.
+    """
     case = Case.make(name, 8, 6)
     y = reference(case.flat).y
     least = spectrum(curvature(lambda y: case.flat.g(case.flat.x, y), y), y).low
@@ -141,39 +143,44 @@ def against_N(name: str, grid: Grid) -> Sweep:
         measured = square(case.flat.estimator(case.solver(N), Unrolled())() - case.truth)
         bound = deterministic.bias_bound(case.c, N=N, mu=0.0).total ** 2
         points.append(Point(N, measured, 0.0, bound, sharp.path_error(case.c, N=N) ** 2))
-    rate = 2 * math.log1p(-least / case.c.L)
     return Sweep(
-        "Lemma 8", "|∇Φ of the path - ∇Φ|²", name, "N", tuple(points), predicted=rate, law="exponential",
-        span=(-max(3, len(points) // 2), None),
+        "Lemma 8", "|∇Φ of the path - ∇Φ|²", name, "N", tuple(points), predicted=2 * math.log1p(-least / case.c.L),
+        law="exponential", span=(-max(3, len(points) // 2), None),
     )  # fmt: skip
 
 
-def against_mu(name: str, grid: Grid) -> tuple[Sweep, Sweep]:
-    """Proposition 2: flat while the noise of directions is larger; and what smoothing adds to it, as mu^2."""
+def against_mu(name: str, grid: Grid) -> list[Sweep]:
+    """Proposition 2: flat while something else is larger, then mu^2.
+
+    With Gaussian directions their noise is larger for every mu that one would take. Q = p orthogonal directions have
+    none, so that mu shows; the response of a quadratic is linear, and has nothing to show.
+    """
     case = Case.make(name, 3, 6)
-    N, Q = 40, 64
-    total, part = [], []
+    noisy = tuple(case.point(mu, STEPS, 2, mu, grid.draws) for mu in grid.mu)
+    sweeps = [Sweep("Proposition 2", ERROR, name, "mu (Gaussian)", noisy, predicted=0.0)]
+    if name == "quadratic":
+        return sweeps
+    N, points = 24, []
+    bend = sharp.jacobian_lipschitz(case.c) * case.c.M
     for mu in grid.mu:
-        total.append(case.point(mu, N, Q, mu, max(20, grid.draws // 4)))
-        options = {"directions": Q, "shrink": False, "at": "x"}
-        smooth = case.flat.estimator(case.solver(N), PZOBO(mu=mu, sampler=Gaussian(seed=1), **options))
-        straight = case.flat.estimator(case.solver(N), ForwardMode(sampler=Gaussian(seed=1), **options))
-        measured, stderr = mean(square(smooth() - straight()) for _ in range(max(10, grid.draws // 10)))
-        terms = deterministic.variance_bound(case.c, N=N, Q=Q, mu=mu)
-        tight = sharp.zeroth_order_error(3, Q, mu, slope=0.0, curvature=sharp.jacobian_lipschitz(case.c) * case.c.M)
-        part.append(Point(mu, measured, stderr, terms.smoothing_noise + terms.smoothing_bias, tight**2))
-    small = sum(mu <= 0.1 for mu in grid.mu)
-    return (
-        Sweep("Proposition 2", "E|estimate - ∇Φ|²", name, "mu, small", tuple(total), predicted=0.0, span=(0, small)),
-        Sweep("Proposition 2", "what smoothing adds", name, "mu", tuple(part), predicted=2.0, span=(0, small)),
-    )
+        jacobian = PZOBO(mu=mu, directions=3, sampler=Orthogonal(seed=0), shrink=False, at="x")
+        estimate = case.flat.estimator(case.solver(N), jacobian)
+        measured, stderr = mean(square(estimate() - case.truth) for _ in range(10))
+        bound = deterministic.variance_bound(case.c, N=N, Q=3, mu=mu).total
+        points.append(Point(mu, measured, stderr, bound, (sharp.path_error(case.c, N=N) + mu / 2 * bend * 3) ** 2))
+    for against, predicted, span in (("mu (Q = p), small", 0.0, (0, 2)), ("mu (Q = p), large", 2.0, (-2, None))):
+        sweeps.append(Sweep("Proposition 2", ERROR, name, against, tuple(points), predicted, span=span))
+    return sweeps
 
 
 def against_K(name: str, grid: Grid) -> Sweep:
-    """Theorem 1: the average squared gradient falls at least as 1/sqrt(K), for beta = 1/(L_Phi sqrt(K))."""
-    case = Case.make(name, 3, 3)
-    problem, N, Q = case.flat.problem, 40, 1
-    exact = problem.hypergradient
+    """Theorem 1: the average squared gradient falls at least as 1/sqrt(K), for beta = 1/(L_Phi sqrt(K)).
+
+    L_Phi is Phi's own curvature here: with Lemma 2's, a hundred times as large, the first decades of K would show none.
+    """
+    problem = quadratic(3, 3, L_g=1.5) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=4.0)
+    case = Case.make(name, 0, 0, problem)
+    exact, Q = problem.hypergradient, 2
     assert exact is not None
     truth = reference(case.flat)
     smoothness = 1.1 * outer_smoothness(case.flat, truth, torch.Generator().manual_seed(0))
@@ -184,15 +191,14 @@ def against_K(name: str, grid: Grid) -> Sweep:
         averages = []
         for run in range(grid.runs):
             jacobian = PZOBO(mu=mu, directions=Q, sampler=Gaussian(seed=run), shrink=False, at="x")
-            estimate, x, total = case.flat.estimator(case.solver(N), jacobian), case.flat.x, 0.0
+            estimate, x, total = case.flat.estimator(case.solver(STEPS), jacobian), case.flat.x, 0.0
             for _ in range(K):
                 total += square(exact(x)) / K
                 x = x - beta * estimate(x)
-            averages.append((1 - K**-0.5) * total)
-        measured, stderr = mean(averages)
-        bound = deterministic.theorem_1(case.c, K=K, N=N, gap=gap, Q=Q, mu=mu, L_Phi=smoothness).total
-        points.append(Point(K, measured, stderr, bound))
+            averages.append(total)
+        bound = deterministic.theorem_1(case.c, K=K, N=STEPS, gap=gap, Q=Q, mu=mu, L_Phi=smoothness).total
+        points.append(Point(K, *mean(averages), bound / (1 - K**-0.5)))
     return Sweep(
-        "Theorem 1", "(1 - K^-½) mean |∇Φ(x_k)|²", name, "K", tuple(points), predicted=-0.5, at_most=True,
+        "Theorem 1", "mean over k of |∇Φ(x_k)|²", name, "K", tuple(points), predicted=-0.5, at_most=True,
         span=(-2, None),
     )  # fmt: skip

@@ -1,0 +1,576 @@
+"""Does what goes wrong raise its own exception, with what was found and what to do?"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+import pzobo
+from pzobo import errors
+from pzobo.errors import (
+    BatchError,
+    CompileError,
+    CurvatureError,
+    DirectionsError,
+    DivergenceError,
+    NonFiniteError,
+    OptionError,
+    PzoboError,
+    RequirementError,
+    ScalarLossError,
+    SmoothingError,
+    StaleError,
+    StructureError,
+)
+from tests.helpers import bowl, descend, leaf, normal
+
+ZERO = torch.zeros(3, dtype=torch.float64)
+
+
+def make(loss: Any = bowl, jacobian: Any = None, solver: Any = None, **options: Any) -> pzobo.Argmin:
+    return pzobo.Argmin(loss, solver=solver or pzobo.GD(0.1, 4), jacobian=jacobian or pzobo.Unrolled(), **options)
+
+
+def test_all_are_caught_as_one_and_as_what_python_calls_them() -> None:
+    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c is not PzoboError]
+    assert len(classes) == 12
+    for c in classes:
+        assert issubclass(c, PzoboError)
+        assert issubclass(c, (ValueError, TypeError, ArithmeticError, RuntimeError))
+        assert c.__doc__
+
+
+# Structure
+
+
+@pytest.mark.parametrize(
+    ("y0", "found"),
+    [
+        (torch.zeros(3, dtype=torch.long), "int64"),
+        ([torch.zeros(3), 1.0], "float"),
+        ({"a": "w"}, "str"),
+        (None, "no tensors"),
+        ([], "no tensors"),
+        (torch.zeros(3, dtype=torch.complex64), "complex64"),
+    ],
+    ids=str,
+)
+def test_y0_that_is_not_made_of_floating_point_tensors(y0: Any, found: str) -> None:
+    with pytest.raises(StructureError, match=found):
+        make()(leaf(3), y0)
+
+
+def test_prepare_that_changes_its_structure() -> None:
+    argmin = make(
+        lambda z, y, b: bowl(z[0], y), prepare=lambda x, b: (x,) if b == 0 else (x, x), jacobian=pzobo.PZOBO(at="x")
+    )
+    with pytest.raises(StructureError, match=r"prepare\(\).*structure"):
+        argmin(leaf(3), ZERO, batches=[0, 0, 1, 0])
+
+
+ANSWERS = {
+    "shape": (lambda y: y[:2], r"\(2,\).*\(3,\)"),
+    "pair": (lambda y: (y, y), "structure"),
+    "dict": (lambda y: {"y": y}, "structure"),
+    "nothing": (lambda y: None, "structure"),
+    "words": (lambda y: "solved", "str"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("kind", ["ClosedForm", "BlackBox"])
+def test_solvers_with_an_answer_unlike_y0(kind: str, name: str) -> None:
+    answer, message = ANSWERS[name]
+    solver = (
+        pzobo.ClosedForm(lambda z, b: answer(z)) if kind == "ClosedForm" else pzobo.BlackBox(lambda x, y0, b: answer(x))
+    )
+    with pytest.raises(StructureError, match=message):
+        make(solver=solver, jacobian=pzobo.PZOBO())(leaf(3), ZERO)
+
+
+@pytest.mark.parametrize("kind", ["ClosedForm", "BlackBox"])
+def test_solvers_with_an_answer_unlike_a_nested_y0(kind: str) -> None:
+    """A tensor where a list is, a list where a tensor is, a missing key."""
+    y0 = {"a": ZERO, "b": [ZERO]}
+    for answer in ({"a": ZERO, "b": ZERO}, {"a": [ZERO], "b": [ZERO]}, {"a": ZERO}, [ZERO, ZERO]):
+        solver = (
+            pzobo.ClosedForm(lambda z, b, answer=answer: answer)
+            if kind == "ClosedForm"
+            else pzobo.BlackBox(lambda x, y0, b, answer=answer: answer)
+        )
+        argmin = make(lambda x, y, b: bowl(x, y["a"]), solver=solver, jacobian=pzobo.PZOBO())
+        with pytest.raises(StructureError, match="structure"):
+            argmin(leaf(3), y0)
+
+
+# The loss
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (lambda y: y, r"float64 tensor of shape \(3,\)"),
+        (lambda y: y.sum().reshape(1), r"\(1,\)"),
+        (lambda y: y.sum().long(), "int64"),
+        (lambda y: float(y.sum()), "float"),
+        (lambda y: None, "NoneType"),
+        (lambda y: (y.sum(), y), "tuple"),
+    ],
+    ids=["vector", "one element", "integer", "number", "nothing", "with extras"],
+)
+@pytest.mark.parametrize("jacobian", [pzobo.PZOBO(), pzobo.Unrolled(), pzobo.Implicit(pzobo.CG())], ids=repr)
+def test_a_loss_that_is_not_a_scalar(value: Any, found: str, jacobian: Any) -> None:
+    with pytest.raises(ScalarLossError, match=rf"inner loss.*{found}.*(mean|sum)"):
+        make(lambda x, y, b: value(y * x), jacobian)(leaf(3), ZERO)
+
+
+def test_the_users_own_exceptions_pass_unchanged() -> None:
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        make(loss)(leaf(3), ZERO, 1)
+
+
+# Smoothing
+
+
+@pytest.mark.parametrize("mu", [0, 0.0, -1.0, math.nan, math.inf, "0.1", None])
+def test_a_mu_that_is_not_positive(mu: Any) -> None:
+    with pytest.raises(SmoothingError, match=r"mu=.*0\.01"):
+        pzobo.PZOBO(mu)
+
+
+def shifted(offset: float, dtype: torch.dtype, mu: float) -> tuple[Tensor, Any]:
+    """y^1 = x + offset, exactly; near x = 0 any mu is seen in x."""
+    x = torch.zeros(3, dtype=dtype, requires_grad=True)
+    argmin = make(
+        lambda x, y, b: 0.5 * (y - x - offset).square().sum(),
+        pzobo.PZOBO(mu, 3, pzobo.Coordinate(seed=0)),
+        pzobo.GD(1.0, 1),
+    )
+    return x, argmin(x, torch.zeros(3, dtype=dtype)).sum()
+
+
+def test_a_mu_that_is_lost_in_x() -> None:
+    x = normal(3, dtype=torch.float32).requires_grad_()
+    jacobian = pzobo.PZOBO(1e-8, 3, pzobo.Coordinate(seed=0))
+    y = make(jacobian=jacobian)(x, torch.zeros(3))
+    with pytest.raises(SmoothingError, match=r"mu=1e-08 is too small.*float32.*Use mu of at least.*float64"):
+        y.sum().backward()
+    x = x.detach().double().requires_grad_()
+    make(jacobian=jacobian)(x, ZERO).sum().backward()
+    other = x.detach().clone().requires_grad_()
+    descend(lambda y: bowl(other, y), ZERO).sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mu", [1e-4, 1e-7], ids=["a few roundings", "nothing is left"])
+def test_a_mu_that_is_lost_in_y(mu: float) -> None:
+    """y is near 1000, where float32 has steps of 6e-5."""
+    _, y = shifted(1000.0, torch.float32, mu)
+    with pytest.raises(SmoothingError, match=r"mu is too small.*float64"):
+        y.backward()
+    x, y = shifted(1000.0, torch.float64, mu)
+    y.backward()
+    torch.testing.assert_close(x.grad, torch.ones_like(x), rtol=1e-3, atol=1e-3)
+
+
+def test_the_advice_of_the_message_works() -> None:
+    _, y = shifted(1000.0, torch.float32, 1e-4)
+    with pytest.raises(SmoothingError) as caught:
+        y.backward()
+    times = float(str(caught.value).split("at least ")[1].split(" times")[0])
+    x, y = shifted(1000.0, torch.float32, 1e-4 * times)
+    y.backward()
+    torch.testing.assert_close(x.grad, torch.ones_like(x), rtol=0.1, atol=0.1)
+
+
+def test_check_can_be_turned_off() -> None:
+    x = normal(3, dtype=torch.float32).requires_grad_()
+    make(jacobian=pzobo.PZOBO(1e-9), check=False)(x, torch.zeros(3)).sum().backward()
+    bad = torch.full((3,), math.nan, requires_grad=True)
+    assert make(check=False)(bad, torch.zeros(3)).isnan().all()
+
+
+# Directions and other options
+
+
+@given(directions=st.one_of(st.integers(max_value=0), st.floats(), st.text(max_size=3), st.none(), st.booleans()))
+@settings(max_examples=60, deadline=None)
+def test_a_number_of_directions_that_is_none(directions: Any) -> None:
+    for kind in (lambda q: pzobo.PZOBO(directions=q), lambda q: pzobo.ForwardMode(directions=q)):
+        with pytest.raises(DirectionsError, match=r"directions=.*at least 1"):
+            kind(directions)
+
+
+not_positive = st.one_of(
+    st.floats(max_value=0), st.just(math.nan), st.just(math.inf), st.none(), st.text(max_size=3), st.just([1.0])
+)
+not_a_count = st.one_of(
+    st.integers(max_value=0), st.floats(), st.text(max_size=3), st.just([1]), st.just(True), st.just(math.inf)
+)
+not_a_momentum = st.one_of(
+    st.floats(max_value=0, exclude_max=True), st.floats(min_value=1), st.just(math.nan), st.none(), st.text(max_size=2)
+)
+not_betas = st.one_of(
+    st.just((0.9,)),
+    st.just((0.9, 0.9, 0.9)),
+    st.tuples(not_a_momentum, st.just(0.9)),
+    st.tuples(st.just(0.9), not_a_momentum),
+    st.just(0.9),
+)
+words = st.text(max_size=5)
+WRONG: dict[str, tuple[Any, Any]] = {
+    "GD.lr": (lambda w: pzobo.GD(w, 3), not_positive),
+    "GD.steps": (lambda w: pzobo.GD(0.1, w), st.one_of(not_a_count, st.none())),
+    "HeavyBall.lr": (lambda w: pzobo.HeavyBall(w, 0.9, 3), not_positive),
+    "HeavyBall.momentum": (lambda w: pzobo.HeavyBall(0.1, w, 3), not_a_momentum),
+    "HeavyBall.steps": (lambda w: pzobo.HeavyBall(0.1, 0.9, w), st.one_of(not_a_count, st.none())),
+    "Adam.lr": (lambda w: pzobo.Adam(w, 3), not_positive),
+    "Adam.eps": (lambda w: pzobo.Adam(0.1, 3, eps=w), not_positive),
+    "Adam.betas": (lambda w: pzobo.Adam(0.1, 3, betas=w), not_betas),
+    "PZOBO.at": (lambda w: pzobo.PZOBO(at=w), words.filter(lambda w: w not in ("x", "z", "auto"))),
+    "PZOBO.batching": (
+        lambda w: pzobo.PZOBO(batching=w),
+        st.one_of(words.filter(lambda w: w not in ("auto", "vmap", "loop")), not_a_count),
+    ),
+    "PZOBO.shrink": (lambda w: pzobo.PZOBO(shrink=w), not_positive),
+    "PZOBO.sampler": (lambda w: pzobo.PZOBO(sampler=w), st.one_of(words, st.none(), st.just(pzobo.Gaussian))),
+    "ForwardMode.shrink": (lambda w: pzobo.ForwardMode(shrink=w), not_positive),
+    "CG.steps": (lambda w: pzobo.CG(w), st.one_of(not_a_count, st.none())),
+    "CG.tol": (
+        lambda w: pzobo.CG(tol=w),
+        st.one_of(st.floats(max_value=0, exclude_max=True), st.just(math.nan), st.none(), words),
+    ),
+    "CG.damping": (
+        lambda w: pzobo.CG(damping=w),
+        st.one_of(st.floats(max_value=0, exclude_max=True), st.just(math.nan), st.none(), words),
+    ),
+    "FixedPoint.steps": (lambda w: pzobo.FixedPoint(w), st.one_of(not_a_count, st.none())),
+    "FixedPoint.lr": (lambda w: pzobo.FixedPoint(3, lr=w), not_positive.filter(lambda w: w is not None)),
+    "Neumann.step": (lambda w: pzobo.Neumann(w), not_positive),
+    "Neumann.terms": (lambda w: pzobo.Neumann(0.1, w), st.one_of(not_a_count, st.none())),
+    "Nudged.eps": (lambda w: pzobo.Nudged(w), not_positive),
+    "Nudged.steps": (lambda w: pzobo.Nudged(steps=w), not_a_count),
+    "Unrolled.last": (lambda w: pzobo.Unrolled(last=w), not_a_count),
+    "Unrolled.products": (
+        lambda w: pzobo.Unrolled(products=w),
+        words.filter(lambda w: w not in ("autodiff", "difference")),
+    ),
+    "Implicit.products": (
+        lambda w: pzobo.Implicit(pzobo.CG(), products=w),
+        words.filter(lambda w: w not in ("autodiff", "difference")),
+    ),
+    "Implicit.inverse": (lambda w: pzobo.Implicit(w), st.one_of(words, st.none(), st.just(pzobo.CG))),
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_options_that_make_no_sense(option: str) -> None:
+    construct, values = WRONG[option]
+
+    @given(value=values)
+    @settings(max_examples=25, deadline=None)
+    def refuses(value: Any) -> None:
+        with pytest.raises(OptionError) as caught:
+            construct(value)
+        assert option.split(".")[1] in str(caught.value) or option == "Implicit.inverse"
+
+    refuses()
+
+
+def test_whole_numbers_of_other_libraries_are_whole_numbers() -> None:
+    """What comes out of np.arange, a sweep or a file of settings."""
+    import numpy as np
+
+    assert pzobo.GD(np.float64(0.1), np.int64(3)).steps == 3
+    assert pzobo.PZOBO(np.float32(0.1), np.int32(2)).directions == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": bowl, "solver": "GD", "jacobian": pzobo.PZOBO()}, "solver='GD'.*GD"),
+        ({"loss": bowl, "solver": pzobo.GD, "jacobian": pzobo.PZOBO()}, "solver=.*GD"),
+        ({"loss": bowl, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.CG()}, r"jacobian=CG.*Implicit"),
+        ({"loss": None, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.PZOBO()}, "GD needs a loss.*BlackBox"),
+        ({"loss": None, "solver": pzobo.ClosedForm(lambda z, b: z), "jacobian": pzobo.Unrolled()}, "ClosedForm needs"),
+    ],
+    ids=range(5),
+)
+def test_an_argmin_of_parts_that_are_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        pzobo.Argmin(options.pop("loss"), **options)
+
+
+# Numbers that are not finite
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("how", ["gradients", "no_grad", "smooth"])
+def test_a_non_finite_x(bad: float, how: str) -> None:
+    x = torch.tensor([1.0, bad, 0.0], requires_grad=True)
+    run = (lambda: pzobo.smooth(torch.sum, x, mu=0.1)) if how == "smooth" else (lambda: make()(x, torch.zeros(3)))
+    message = r"x holds NaN or infinity.*outer optimizer"
+    with torch.set_grad_enabled(how != "no_grad"), pytest.raises(NonFiniteError, match=message):
+        run()
+
+
+def test_large_numbers_are_finite() -> None:
+    """Squares of float32 numbers overflow long before the numbers do."""
+    x = torch.full((3,), 1e20, requires_grad=True)
+    argmin = make(lambda x, y, b: 0.5 * (y - x).square().sum(dtype=torch.float64), solver=pzobo.GD(1.0, 1))
+    y = argmin(x, torch.zeros(3))
+    assert torch.equal(y.detach(), x.detach())
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_path_that_diverges_names_the_step(dtype: torch.dtype, grad: bool) -> None:
+    y, step = torch.ones(3, dtype=dtype), 0
+    while math.isfinite(float(torch.linalg.vector_norm(y))):
+        y = y - 1e10 * y
+        step += 1
+    x = torch.ones(3, dtype=dtype, requires_grad=True)
+    argmin = make(lambda x, y, b: 0.5 * (x * y.square()).sum(), solver=pzobo.GD(1e10, 60))
+    with (
+        torch.set_grad_enabled(grad),
+        pytest.raises(DivergenceError, match=rf"step {step} of 60.*smaller inner learning rate.*lr=10000000000"),
+    ):
+        argmin(x, torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_a_bad_batch_is_the_step_of_divergence(bad: int) -> None:
+    batches = [torch.tensor(math.nan if t == bad else 1.0) for t in range(4)]
+    with pytest.raises(DivergenceError, match=rf"step {bad + 1} of 4"):
+        make(lambda x, y, b: b * bowl(x, y))(leaf(3), ZERO, batches=batches)
+
+
+def test_a_bad_start_is_not_called_divergence_of_the_path() -> None:
+    with pytest.raises(DivergenceError, match=r"y0.*NaN or infinity"):
+        make()(leaf(3), torch.full_like(ZERO, math.nan))
+
+
+@pytest.mark.parametrize("kind", ["ClosedForm", "BlackBox"])
+def test_a_solver_that_answers_nan(kind: str) -> None:
+    nan = torch.full_like(ZERO, math.nan)
+    solver = pzobo.ClosedForm(lambda z, b: z * nan) if kind == "ClosedForm" else pzobo.BlackBox(lambda x, y0, b: nan)
+    with pytest.raises(DivergenceError, match=f"{kind} returned NaN"):
+        make(solver=solver, jacobian=pzobo.PZOBO())(leaf(3), ZERO)
+
+
+@pytest.mark.parametrize("batching", ["loop", "vmap"])
+def test_a_perturbed_path_that_diverges(batching: Any) -> None:
+    """The square root of a positive x has a value; that of x - mu has none."""
+    x = torch.full((3,), 1e-3, dtype=torch.float64, requires_grad=True)
+    argmin = make(lambda x, y, b: (y - x.sqrt()).square().sum(), pzobo.PZOBO(0.1, 8, batching=batching))
+    y = argmin(x, ZERO)
+    with pytest.raises(DivergenceError, match=r"perturbed path.*smaller mu"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("products", ["autodiff", "difference"])
+def test_cg_on_an_indefinite_hessian(products: Any) -> None:
+    def saddle(x: Tensor, y: Tensor, b: Any) -> Tensor:
+        return 0.5 * (y[0].square() - 2 * y[1].square()) - x @ y
+
+    x, y0 = leaf(2), torch.ones(2, dtype=torch.float64)
+    y = make(saddle, pzobo.Implicit(pzobo.CG(), products=products))(x, y0)
+    with pytest.raises(CurvatureError, match=r"curvature -.*damping.*(Unrolled|PZOBO)"):
+        (y @ torch.tensor([0.0, 1.0], dtype=torch.float64)).backward()
+    y = make(saddle, pzobo.Implicit(pzobo.CG(damping=3.0), products=products))(x, y0)
+    y[1].backward()  # (H + 3)^-1 = diag(1/4, 1), and the mixed derivative is -1
+    torch.testing.assert_close(x.grad, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_a_singular_hessian() -> None:
+    y = make(lambda x, y, b: (y.sum() - x.sum()).square(), pzobo.Implicit(pzobo.Exact()))(leaf(3), ZERO)
+    with pytest.raises(CurvatureError, match="singular"):
+        y.sum().backward()
+
+
+# Batches
+
+
+def needs(x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+    return bowl(x, y) + batch.sum() * y.sum()
+
+
+def test_batches_given_twice_or_not_at_all() -> None:
+    one = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(BatchError, match=r"both batch= and batches="):
+        make(needs)(leaf(3), ZERO, one, batches=[one] * 4)
+    with pytest.raises(BatchError, match=r"Neither batch= nor batches=.*argmin\(x, y0, batch\)"):
+        make(needs)(leaf(3), ZERO)
+    assert torch.isfinite(make(bowl)(leaf(3), ZERO)).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_a_list_of_batches_of_the_wrong_length(count: int) -> None:
+    with pytest.raises(BatchError, match=rf"{count} batches for 4 inner steps"):
+        make(needs)(leaf(3), ZERO, batches=[torch.ones(3)] * count)
+
+
+def test_other_sequences_of_batches() -> None:
+    x, data = leaf(3), normal(4, 3, seed=1)
+    expected = make(needs)(x, ZERO, batches=list(data))
+    for batches in (data, tuple(data), iter(data), (b for b in data)):
+        assert torch.equal(make(needs)(x, ZERO, batches=batches), expected)
+
+
+def test_a_closed_form_has_no_steps_for_batches() -> None:
+    with pytest.raises(BatchError, match=r"closed form.*batch="):
+        make(solver=pzobo.ClosedForm(lambda z, b: z))(leaf(3), ZERO, batches=[1, 2])
+
+
+# Requirements
+
+
+def test_a_black_box_has_no_z() -> None:
+    box = pzobo.BlackBox(lambda x, y0, b: x)
+    with pytest.raises(RequirementError, match="drop prepare="):
+        make(solver=box, jacobian=pzobo.PZOBO(), prepare=lambda x, b: x)
+    with pytest.raises(RequirementError, match='at="x"'):
+        make(solver=box, jacobian=pzobo.PZOBO(at="z"))
+
+
+class Square(torch.autograd.Function):
+    """y^2 as a fused kernel would have it: one derivative, and the old form that torch.func refuses."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        return y * y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * v
+
+
+def fused(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+    return (x.exp() * Square.apply(y) + 0.1 * Square.apply(Square.apply(y - x))).sum()
+
+
+def plain(x: Tensor, y: Tensor, batch: Any = None) -> Tensor:
+    return (x.exp() * y.square() + 0.1 * (y - x).pow(4)).sum()
+
+
+@pytest.mark.parametrize(
+    "jacobian",
+    [
+        lambda p: pzobo.Unrolled(products=p),
+        lambda p: pzobo.Unrolled(checkpoint=True, products=p),
+        lambda p: pzobo.Implicit(pzobo.CG(), products=p),
+        lambda p: pzobo.Implicit(pzobo.Exact(), products=p),
+        lambda p: pzobo.Implicit(pzobo.FixedPoint(40), products=p),
+        lambda p: pzobo.Implicit(pzobo.Neumann(0.1, 40), products=p),
+    ],
+    ids=["unrolled", "checkpoint", "cg", "exact", "fixed point", "neumann"],
+)
+def test_a_loss_without_a_double_backward(jacobian: Any) -> None:
+    x, y0 = leaf(3), normal(3, seed=1)
+    argmin = make(fused, jacobian("autodiff"))
+    with pytest.raises(RequirementError, match=r'differentiated twice.*products="difference"'):
+        argmin(x, y0).sum().backward()
+    found = torch.autograd.grad(make(fused, jacobian("difference"))(x, y0).sum(), x)[0]
+    expected = torch.autograd.grad(make(plain, jacobian("autodiff"))(x, y0).sum(), x)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("jacobian", [pzobo.Unrolled, lambda **o: pzobo.Implicit(pzobo.CG(), **o)])
+def test_attention_without_a_double_backward(jacobian: Any) -> None:
+    """PyTorch's fused attention is such an operation; its plain form has the same values, and both derivatives."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    data, y0 = normal(1, 1, 5, 4, seed=1), normal(4, seed=2)
+
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        with sdpa_kernel(backend):
+            seen = torch.nn.functional.scaled_dot_product_attention(data * y, data * x, data)
+        return (seen - 1).square().mean() + y.square().sum()
+
+    x = leaf(4)
+    backend = SDPBackend.FLASH_ATTENTION
+    with pytest.raises(RequirementError, match=r'differentiated twice.*products="difference"'):
+        make(loss, jacobian())(x, y0).sum().backward()
+    found = torch.autograd.grad(make(loss, jacobian(products="difference"))(x, y0).sum(), x)[0]
+    backend = SDPBackend.MATH
+    expected = torch.autograd.grad(make(loss, jacobian())(x, y0).sum(), x)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("directions", [2, 9])
+def test_pzobo_takes_such_a_loss_as_it_is(directions: int) -> None:
+    x, y0 = leaf(3), normal(3, seed=1)
+    results = [
+        torch.autograd.grad(make(loss, pzobo.PZOBO(1e-4, directions, pzobo.Gaussian(seed=0)))(x, y0).sum(), x)[0]
+        for loss in (fused, plain)
+    ]
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-8)
+
+
+def test_nudged_takes_such_a_loss_as_it_is() -> None:
+    x, y0 = leaf(3), normal(3, seed=1)
+    results = [torch.autograd.grad(make(loss, pzobo.Nudged())(x, y0).sum(), x)[0] for loss in (fused, plain)]
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize(
+    ("jacobian", "advice"),
+    [
+        (pzobo.ForwardMode(), "PZOBO"),
+        (pzobo.ForwardMode(9), "PZOBO"),
+        (pzobo.PZOBO(1e-4, 2, batching="vmap"), 'batching="loop"'),
+    ],
+    ids=["forward", "forward, vmap", "vmap"],
+)
+def test_what_needs_torch_func_says_so(jacobian: Any, advice: str) -> None:
+    """An autograd.Function of the old form has no forward-mode derivative and no batching rule."""
+    y = make(fused, jacobian)(leaf(3), normal(3, seed=1))
+    with pytest.raises(RequirementError, match=advice):
+        y.sum().backward()
+
+
+def test_a_loss_that_cannot_be_compiled() -> None:
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return bowl(x, y) * (2.0 if y.detach().sum().item() > 1e9 else 1.0)
+
+    with pytest.raises(CompileError, match=r"compile=False"):
+        make(loss, pzobo.PZOBO(), compile=True)(leaf(3), ZERO)
+    assert torch.isfinite(make(loss, pzobo.PZOBO())(leaf(3), ZERO)).all()
+
+
+# What is out of date
+
+
+def test_statistics_that_are_out_of_date() -> None:
+    argmin, x = make(), leaf(3)
+    with pytest.raises(StaleError, match="no solve yet"):
+        _ = argmin.last
+    argmin(x, ZERO)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(StaleError, match=r"changed in place.*before the optimizer"):
+        _ = argmin.last.loss
+    with pytest.raises(StaleError):
+        _ = argmin.last.gradient_norm
+
+
+def test_a_black_box_without_a_loss_has_no_statistics() -> None:
+    argmin = make(None, pzobo.PZOBO(), pzobo.BlackBox(lambda x, y0, b: x))
+    argmin(leaf(3), ZERO)
+    with pytest.raises(StaleError, match="black box"):
+        _ = argmin.last
