@@ -364,7 +364,7 @@ def test_a_black_box_refuses_and_names_what_works(jacobian: Any) -> None:
         (pzobo.ClosedForm(ridge), pzobo.Implicit(pzobo.FixedPoint())),
         (pzobo.Adam(0.1, 3), pzobo.Implicit(pzobo.FixedPoint())),
     ],
-    ids=repr,
+    ids=lambda option: type(option).__name__,
 )
 def test_what_is_named_in_a_refusal_works(solver: Any, jacobian: Any) -> None:
     with pytest.raises(RequirementError, match=type(solver).__name__) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from pzobo.kernel import Kernel, scalar
 from pzobo.levels import Call, at_x, at_z
 from pzobo.replay import Replay, watched
 from pzobo.response import attach
-from pzobo.smooth import finite_size, unique
+from pzobo.smooth import check_x, unique
 from pzobo.solution import Solution, diagnose
 from pzobo.solvers import BlackBox, ClosedForm, Solver
 from pzobo.trees import Leaves, Plan, Tree
@@ -40,7 +39,7 @@ _MISSING: Any = object()
 class Known:
     """What one look at an inner problem tells: its structure, and the modules whose buffers must not be changed."""
 
-    z_plan: Plan
+    kernel: Kernel
     modules: tuple[nn.Module, ...]
     z_size: int
 
@@ -78,9 +77,8 @@ class Argmin:
         self.compile = compile
         self.check = check
         self._set(solver, jacobian)
-        self._known: dict[Any, Known] = {}
         self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
-        self._batch: tuple[Tree, Any] | None = None
+        self._batch: tuple[Tree, Any, list[Tensor]] | None = None
         self._last: Solution | None = None
 
     def __call__(
@@ -126,6 +124,7 @@ class Argmin:
             raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
         self._solver, self._jacobian = solver, jacobian
         self._update = solver.update_only()
+        self._known: dict[Any, Known] = {}
 
     @property
     def solver(self) -> Solver:
@@ -160,8 +159,14 @@ class Argmin:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         sampler = getattr(self.jacobian, "sampler", None)
+        if ("sampler" in state) != (sampler is not None):
+            raise OptionError("The checkpoint is of an Argmin with another Jacobian: one of them has no sampler.")
         if sampler is not None:
             sampler.load_state_dict(state["sampler"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
+        return {**self.__dict__, "_known": {}, "_kernels": {}, "_batch": None, "_last": None}
 
     # The parts of a call
 
@@ -191,11 +196,12 @@ class Argmin:
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        with torch.no_grad():
-            size = finite_size(variables) if self.check and variables else None
+        if self.check and variables:
+            with torch.no_grad():
+                check_x(variables)
         problem = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
         call = Call(
-            kernel=self._kernel(problem.z_plan, y_plan),
+            kernel=problem.kernel,
             solver=self.solver,
             x_leaves=x_leaves,
             x_plan=x_plan,
@@ -207,12 +213,11 @@ class Argmin:
             prepare=self.prepare,
             replay=Replay((*variables, *y), problem.modules),
             check=self.check,
-            size=size,
         )
         with torch.no_grad():
             if not variables:
                 inner, _ = at_x(call)
-                return y_plan.build(self._solved(inner, inner.base()))
+                return y_plan.build(self._solved(inner, inner.base(), x_leaves))
             z_size = problem.z_size * (1 if self.prepare is None else len(batches))
             level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
             at_z_level = level == "z" and not isinstance(self.solver, BlackBox)
@@ -221,9 +226,11 @@ class Argmin:
                 answer, pullback = Direct().run(inner)
             else:
                 answer, pullback = self.jacobian.run(inner)
-            self._solved(inner, answer)
+            self._solved(inner, answer, x_leaves)
         others = () if inputs is variables or self.prepare is None else variables
-        return y_plan.build(attach(answer, pullback, inputs, others))
+        constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
+        data_leaves = self._batch_leaves(batches)
+        return y_plan.build(attach(answer, pullback, inputs, others, fixed=[*y, *constants, *data_leaves]))
 
     def _kernel(self, z_plan: Plan, y_plan: Plan) -> Kernel:
         """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
@@ -231,6 +238,20 @@ class Argmin:
         if key not in self._kernels:
             self._kernels[key] = Kernel(self.loss, self._update, z_plan, y_plan, self.compile)
         return self._kernels[key]
+
+    def _data_signature(self, batch: Tree) -> Any:
+        """The signature of a batch, and its tensors, remembered for the next call with the same."""
+        if self._batch is None or self._batch[0] is not batch:
+            leaves, plan = Plan.take(batch)
+            tensors = [t for t in leaves if isinstance(t, Tensor)]
+            self._batch = batch, (plan, trees.signature(leaves)), tensors
+        return self._batch[1]
+
+    def _batch_leaves(self, batches: Sequence[Tree]) -> list[Tensor]:
+        """The tensors of all batches."""
+        if len(batches) == 1 and self._batch is not None:
+            return self._batch[2]
+        return [t for batch in batches for t in Plan.take(batch)[0] if isinstance(t, Tensor)]
 
     def _look(
         self,
@@ -242,10 +263,7 @@ class Argmin:
         given: bool,
     ) -> Known:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        if self._batch is None or self._batch[0] is not batch:
-            data_leaves, data_plan = Plan.take(batch)
-            self._batch = batch, (data_plan, trees.signature(data_leaves))
-        signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._batch[1])
+        signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._data_signature(batch))
         known = self._known.get(signature)
         if known is not None:
             return known
@@ -271,15 +289,16 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        problem = Known(z_plan, tuple(modules), z_size)
+        problem = Known(self._kernel(z_plan, y_plan), tuple(modules), z_size)
         self._known[signature] = problem
         return problem
 
-    def _solved(self, inner: Inner, y: Leaves) -> Leaves:
+    def _solved(self, inner: Inner, y: Leaves, x_leaves: Sequence[Any]) -> Leaves:
         """y, checked; and remembered for statistics."""
         if not isinstance(self.solver, BlackBox):
             self._last = Solution(inner, y)
-        if self.check and not math.isfinite(float(trees.norm(y))):
+        if self.check and not trees.is_finite(y):
+            check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])
             raise DivergenceError(diagnose(inner))
         return y
 

@@ -1,14 +1,14 @@
 """How is a step compiled, and called again and again without being asked each time whether it still may?
 
 torch.compile checks before every call that nothing it relied on has changed, which for a small problem takes longer
-than the step itself. Along one path nothing changes but y and the solver's state: so the first call of a path is
-checked, and the next ones go straight to the machine code that the first one ran.
+than the step itself. Along the paths of one call of `argmin` nothing changes but z, y and the solver's state: so the
+first step is checked, and the next ones go straight to the machine code that it ran.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ from pzobo.trees import Leaves
 CONFIG: dict[str, Any] = {"cpp.vec_isa_ok": True}
 
 
+Heard = tuple[Callable[..., Any], tuple[Any, ...], Any]
+"""A call that was listened to: machine code, its arguments, its answer."""
+
+
 class Compiled:
     """A method, compiled at its first call; the messages of torch.compile are turned into one sentence."""
 
@@ -29,7 +33,7 @@ class Compiled:
         guards: Any = {"guard_filter_fn": lambda guards: [_can_change(guard) for guard in guards]}
         self._function = torch.compile(_own_code(method), backend=self._backend, options=guards, fullgraph=True)
         self._listening = False
-        self._heard: tuple[Callable[..., Any], tuple[Any, ...], Any] | None = None
+        self._heard: Heard | None = None
 
     def _backend(self, graph: Any, inputs: Any, **_: Any) -> Callable[..., Any]:
         with torch._inductor.config.patch(CONFIG):
@@ -53,46 +57,64 @@ class Compiled:
                 "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
             ) from error
 
-    def repeat(self, times: int, leaves: Leaves, *constants: Any) -> Leaves:
-        """fn(fn(... fn(leaves, *constants) ..., *constants), *constants), checked once."""
-        if times == 1:
-            return tuple(self(leaves, *constants))
-        self._listening = True
-        try:
-            after: Leaves = tuple(self(leaves, *constants))
-            again = _straight(self._heard, leaves, after)
-        finally:
-            self._listening, self._heard = False, None
-        for _ in range(times - 1):
-            after = tuple(self(after, *constants)) if again is None else again(after)
-        return after
+    def repeat(
+        self, times: int, leaves: Leaves, pairs: Sequence[tuple[Any, Any]], shift: Leaves | None, known: Straight | None
+    ) -> tuple[Leaves, Straight | None]:
+        """fn(fn(... fn(leaves, pairs, shift) ..., pairs, shift), pairs, shift), and how to do it straight."""
+        z = tuple([t for t in pairs[0][0] if isinstance(t, Tensor)])
+        if known is None or not known.fits(z, leaves):
+            self._listening = True
+            try:
+                before, leaves = leaves, tuple(self(leaves, pairs, shift))
+                known = Straight.of(self._heard, z, before, leaves)
+            finally:
+                self._listening, self._heard = False, None
+            times -= 1
+            if known is None:
+                for _ in range(times):
+                    leaves = tuple(self(leaves, pairs, shift))
+                return leaves, None
+        return known.run(times, z, leaves), known
 
 
-def _straight(
-    heard: tuple[Callable[..., Any], tuple[Any, ...], Any] | None, before: Leaves, after: Leaves
-) -> Callable[[Leaves], Leaves] | None:
-    """A call of machine code as a function of the leaves that it turned from `before` to `after`, all else as it was.
+class Straight:
+    """A call of machine code as a function of z and of the leaves that it turns into new ones, all else as it was."""
 
-    None where that is not what it is: where a leaf went in or came out otherwise, or changed its form.
-    """
-    if heard is None or any(_form(a) != _form(b) for a, b in zip(before, after, strict=True)):
-        return None
-    machine_code, args, answer = heard
-    places = {id(arg): i for i, arg in enumerate(args)}
-    results = {id(result): i for i, result in enumerate(answer)}
-    into = [places.get(id(t)) for t in before]
-    out_of = [results.get(id(t)) for t in after]
-    if None in into or None in out_of or len(set(into)) < len(into):
-        return None
-    arguments: list[Any] = list(args)
+    def __init__(self, machine_code: Callable[..., Any], args: Sequence[Any], forms: Any, places: Any) -> None:
+        self._machine_code = machine_code
+        self._args = list(args)
+        self._forms = forms
+        self._z_into, self._into, self._out_of = places
 
-    def again(leaves: Leaves) -> Leaves:
-        for place, leaf in zip(into, leaves, strict=True):
-            arguments[place] = leaf  # type: ignore[index]
-        answer = machine_code(*arguments)
-        return tuple([answer[place] for place in out_of])
+    @classmethod
+    def of(cls, heard: Heard | None, z: Leaves, before: Leaves, after: Leaves) -> Straight | None:
+        """None where a call is not such a function: where a leaf went in or came out otherwise, or changed its form."""
+        forms = [_form(t) for t in before]
+        if heard is None or forms != [_form(t) for t in after]:
+            return None
+        machine_code, args, answer = heard
+        arguments = {id(arg): i for i, arg in enumerate(args)}
+        results = {id(result): i for i, result in enumerate(answer)}
+        z_into, into = ([arguments.get(id(t)) for t in leaves] for leaves in (z, before))
+        out_of = [results.get(id(t)) for t in after]
+        places = [*z_into, *into]
+        if None in places or None in out_of or len(set(places)) < len(places):
+            return None
+        return cls(machine_code, args, ([_form(t) for t in z], forms), (z_into, into, out_of))
 
-    return again
+    def fits(self, z: Leaves, leaves: Leaves) -> bool:
+        return bool(([_form(t) for t in z], [_form(t) for t in leaves]) == self._forms)
+
+    def run(self, times: int, z: Leaves, leaves: Leaves) -> Leaves:
+        args = list(self._args)
+        for place, t in zip(self._z_into, z, strict=True):
+            args[place] = t
+        for _ in range(times):
+            for place, t in zip(self._into, leaves, strict=True):
+                args[place] = t
+            answer = self._machine_code(*args)
+            leaves = tuple([answer[place] for place in self._out_of])
+        return leaves
 
 
 def _form(t: Tensor) -> tuple[Any, ...]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pzobo import trees
 from pzobo.errors import OptionError, RequirementError
@@ -39,6 +42,26 @@ def _double_backward() -> Iterator[None]:
         raise
 
 
+_ONCE = once_differentiable(lambda ctx: None).__code__
+
+
+def _refuse_once_differentiable(value: Tensor) -> None:
+    """Find operations marked with @once_differentiable, whose second derivative autograd takes for zero here."""
+    todo, seen = [value.grad_fn], set()
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        operation = getattr(node, "_forward_cls", None)
+        if operation is not None and getattr(operation.backward, "__code__", None) is _ONCE:
+            raise RequirementError(
+                f"The inner loss has an operation that cannot be differentiated twice ({operation.__name__} is marked "
+                'with @once_differentiable). Use products="difference", which needs first derivatives only.'
+            )
+        todo.extend(following for following, _ in node.next_functions)
+
+
 class Linearization:
     """dg/dy at a point with its graph, so that each product costs one backward."""
 
@@ -48,6 +71,7 @@ class Linearization:
             self._y = tuple(t.detach().requires_grad_() for t in y)
             self._z = tuple(t.detach().requires_grad_() for t in variables)
             value = kernel.value(fill(self._z), self._y, batch)
+            _refuse_once_differentiable(value)
             if value.requires_grad:
                 self._graph = torch.autograd.grad(value, self._y, create_graph=True, materialize_grads=True)
             else:

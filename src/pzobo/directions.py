@@ -60,7 +60,7 @@ class Sampler:
     """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`."""
 
     seed: int | None = None
-    generator: torch.Generator | None = field(default=None, compare=False)
+    generator: torch.Generator | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.generator is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.kernel import Kernel, Z
-from pzobo.replay import Replay
-from pzobo.smooth import finite_size
+from pzobo.replay import Replay, watched
 from pzobo.solvers import BlackBox, ClosedForm, Iterative
 from pzobo.trees import Leaves, Plan, Tree
 
@@ -42,33 +41,29 @@ class Inner:
     """(z, batch, number of steps) along the path, for given values of the variables."""
     points: Sequence[Point]
     """At level "z": the points that the variables belong to, in their order."""
-    tangents: Callable[[Leaves], Iterator[tuple[tuple[int, ...], Leaves]]]
-    """The derivative of the feed along a direction of the variables: slots of z and their tangents, for each step."""
+    tangents: Callable[[Leaves], Iterator[tuple[Z, Tree, tuple[int, ...], Leaves]]]
+    """The feed and its derivative along a direction: (z, batch, slots of z, their tangents) for each step."""
     x: Callable[[Leaves], Tree]
     """At level "x": the tree x for given values of the variables."""
     data: Tree
     """The batch, or the list of batches."""
     replay: Replay
     check: bool
-    measured: float | None = None
-    """The length of the variables, if it is known."""
-
-    @cached_property
-    def size(self) -> float:
-        """The length of the variables, which must be finite."""
-        return finite_size(self.variables) if self.measured is None else self.measured
+    known: dict[str, Any] = field(default_factory=dict)
+    """Machine code of the base path, for the other paths of this call."""
 
     def solve(self, variables: Leaves, functional: bool = False) -> Leaves:
         """y^N at these values of the variables."""
         solver = self.solver
         if isinstance(solver, Iterative):
-            return self.kernel.path(self.feed(variables), self.y0, functional=functional)[0]
+            return self.kernel.path(self.feed(variables), self.y0, functional=functional, known=self.known)[0]
         if isinstance(solver, ClosedForm):
             return self.formula(variables)
         assert isinstance(solver, BlackBox)
+        # Whatever the black box keeps or writes into is not what the other paths see.
         with torch.enable_grad():
-            answer = solver.fn(self.x(variables), self.kernel.y_plan.build(self.y0), self.data)
-        return self.like_y0(answer, "The black box")
+            answer = solver.fn(self.x(variables), self.kernel.y_plan.build(t.clone() for t in self.y0), self.data)
+        return tuple([t.detach().clone() for t in self.like_y0(answer, "The black box")])
 
     def formula(self, variables: Leaves) -> Leaves:
         """The closed form's answer, differentiable."""
@@ -77,23 +72,28 @@ class Inner:
 
     def base(self) -> Leaves:
         """y^N at the variables' own values: the first solve, whose conditions later ones repeat."""
-        with self.replay.recording():
-            return self.solve(self.variables)
+        self.replay.start()
+        y = self.solve(self.variables)
+        self.replay.stop()
+        return y
 
     def again(self, variables: Leaves, functional: bool = False) -> Leaves:
         """`solve` under the conditions of the first time."""
-        with self.replay.again():
+        with self.replay.again(), watched() if isinstance(self.solver, BlackBox) else nullcontext():
             return self.solve(variables, functional)
 
     def like_y0(self, answer: Tree, who: str) -> Leaves:
         """An answer as leaves like those of y0."""
         leaves = take_apart(answer, self.kernel.y_plan, f"{who}'s answer", "y0")
-        tensors = [
-            leaf.to(t.device, t.dtype)
-            if isinstance(leaf, Tensor)
-            else torch.as_tensor(leaf, dtype=t.dtype, device=t.device)
-            for leaf, t in zip(leaves, self.y0, strict=True)
-        ]
+        try:
+            tensors = [
+                leaf.to(t.device, t.dtype)
+                if isinstance(leaf, Tensor)
+                else torch.as_tensor(leaf, dtype=t.dtype, device=t.device)
+                for leaf, t in zip(leaves, self.y0, strict=True)
+            ]
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StructureError(f"{who} returned something that is not a tensor or an array: {error}") from error
         for found, expected in zip(tensors, self.y0, strict=True):
             if found.shape != expected.shape:
                 raise StructureError(
@@ -116,10 +116,10 @@ class Inner:
 
 def take_apart(tree: Tree, plan: Plan, what: str, like: str) -> tuple[Any, ...]:
     """The leaves of a tree that must have a given structure."""
-    try:
-        return plan.leaves(tree)
-    except (ValueError, TypeError) as error:
-        raise StructureError(f"{what} does not have the structure of {like}: {error}") from error
+    leaves, found = Plan.take(tree)
+    if found != plan:
+        raise StructureError(f"{what} has the structure {found.spec}; expected that of {like}, {plan.spec}.")
+    return leaves
 
 
 def in_turn(pairs: Sequence[tuple[Z, Tree]], steps: int) -> Iterator[tuple[Z, Tree, int]]:

@@ -109,11 +109,16 @@ class Kernel:
         shift: Leaves | None = None,
         functional: bool = False,
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
+        known: dict[str, Any] | None = None,
     ) -> tuple[Leaves, Leaves]:
-        """y^N and the solver's state after it. `visit` sees (z, y, state, batch) before each step."""
+        """y^N and the solver's state after it.
+
+        `visit` sees (z, y, state, batch) before each step. `known` is for paths that differ in z and y alone: the first
+        of them leaves its machine code there, for the others.
+        """
         state: Leaves = self.solver.init(y)
         if self.compile and not functional and visit is None:
-            return self._compiled_path(feed, y, state, shift)
+            return self._compiled_path(feed, y, state, shift, {} if known is None else known)
         step = self.compiled("step") if self.compile and not functional else self.step
         with torch.enable_grad():
             for z, batch in each(feed):
@@ -122,7 +127,9 @@ class Kernel:
                 y, state = step(z, y, state, batch, shift, functional or self.compile)
         return y, state
 
-    def _compiled_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
+    def _compiled_path(
+        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, known: dict[str, Any]
+    ) -> tuple[Leaves, Leaves]:
         """The path in blocks, and the rest of it step by step."""
         leaves, count = (*y, *state), len(y)
         for pairs, steps, times in blocks(feed):
@@ -130,7 +137,11 @@ class Kernel:
                 # Both functions are compiled at the first path, so that no later N has to.
                 self._ready = True
                 self.compiled("single")(leaves, pairs[:1], shift)
-            leaves = self.compiled("block" if steps == BLOCK else "single").repeat(times, leaves, pairs, shift)
+            name = "block" if steps == BLOCK else "single"
+            if len(pairs) > 1:
+                leaves = self.compiled(name)(leaves, pairs, shift)
+            else:
+                leaves, known[name] = self.compiled(name).repeat(times, leaves, pairs, shift, known.get(name))
         return leaves[:count], leaves[count:]
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from pzobo.inner import Inner, Point, in_turn, take_apart
 from pzobo.kernel import Kernel, Z
 from pzobo.replay import Replay
 from pzobo.smooth import substitute
+from pzobo.sparse import SparseMatrix
 from pzobo.trees import Leaves, Plan, Tree
 
 
@@ -37,8 +37,6 @@ class Call:
     prepare: Callable[[Tree, Tree], Tree] | None
     replay: Replay
     check: bool
-    size: float | None
-    """The length of x, where it has been measured."""
 
     @property
     def steps(self) -> int:
@@ -69,22 +67,32 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
             for batch in call.batches:
                 yield call.z(leaves, batch), batch, 1
 
-    def tangents(u: Leaves) -> Iterator[tuple[tuple[int, ...], Leaves]]:
-        def slope(batch: Tree) -> tuple[tuple[int, ...], Leaves]:
-            slots: tuple[int, ...] = ()
-
-            def numbers(*values: Tensor) -> Leaves:
-                nonlocal slots
-                z = call.z(x(values), batch)
-                slots = tuple(i for i, t in enumerate(z) if isinstance(t, Tensor) and t.is_floating_point())
-                return tuple(z[i] for i in slots)
-
-            z_dot = torch.func.jvp(numbers, values, u)[1]
-            return slots, z_dot
-
+    def tangents(u: Leaves) -> Iterator[tuple[Z, Tree, tuple[int, ...], Leaves]]:
         if shared:
-            return itertools.repeat(slope(call.batches[0]), call.steps)
-        return (slope(batch) for batch in call.batches)
+            tangent = slope(u, call.batches[0])
+            return ((tangent[0], call.batches[t % len(call.batches)], *tangent[1:]) for t in range(call.steps))
+        return ((z, batch, *rest) for batch in call.batches for z, *rest in [slope(u, batch)])
+
+    def slope(u: Leaves, batch: Tree) -> tuple[Z, tuple[int, ...], Leaves]:
+        """z and its derivative along u, from one evaluation of `prepare`."""
+        if call.prepare is None:
+            along = {id(variable): d for variable, d in zip(call.variables, u, strict=True)}
+            slots = tuple(i for i, leaf in enumerate(call.x_leaves) if id(leaf) in along)
+            return tuple(x(values)), slots, tuple(along[id(call.x_leaves[i])] for i in slots)
+        slots = ()
+
+        def numbers(*values: Tensor) -> tuple[Leaves, Z]:
+            nonlocal slots
+            z = call.z(x(values), batch)
+            slots = tuple(
+                i
+                for i, t in enumerate(z)
+                if isinstance(t, Tensor) and t.is_floating_point() and not isinstance(t, SparseMatrix)
+            )
+            return tuple(z[i] for i in slots), z
+
+        found: Any = torch.func.jvp(numbers, values, u, has_aux=True)
+        return found[2], slots, found[1]
 
     values = tuple(t.detach() for t in call.variables)
     inner = Inner(
@@ -99,7 +107,6 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
-        measured=call.size,
     )
     return inner, call.variables
 
@@ -138,10 +145,10 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
                 made[point.offset] = tuple(z)
             yield made[point.offset]
 
-    def tangents(u: Leaves) -> Iterator[tuple[tuple[int, ...], Leaves]]:
+    def tangents(u: Leaves) -> Iterator[tuple[Z, Tree, tuple[int, ...], Leaves]]:
         for t in range(call.steps):
             point = points[t % len(points)]
-            yield point.slots, u[point.offset : point.offset + len(point.slots)]
+            yield point.z, point.batch, point.slots, u[point.offset : point.offset + len(point.slots)]
 
     inner = Inner(
         kernel=call.kernel,

@@ -6,61 +6,68 @@ of a path difference would grow as 1/mu^2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+States = tuple[tuple[torch.device | None, Tensor], ...]
 
 
 class Replay:
-    """Conditions of a first evaluation, made inside `recording()`; `again()` restores them for another."""
+    """Conditions of a first evaluation, between `start()` and `stop()`; `again()` restores them for another."""
 
-    def __init__(self, tensors: Iterable[Tensor], modules: Iterable[nn.Module] = ()) -> None:
-        self._devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
-        self._autocast = {kind: _autocast(kind) for kind in {"cpu", *(d.type for d in self._devices)}}
+    def __init__(self, tensors: Sequence[Tensor], modules: Iterable[nn.Module] = ()) -> None:
+        self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
+        kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
+        self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
         self._buffers = [buffer for module in modules for buffer in module.buffers(recurse=False)]
-        self._random: dict[torch.device | None, Tensor] = {}
+        self._before: States = ()
+        self._random: States = ()
 
-    def _states(self) -> dict[torch.device | None, Tensor]:
-        states: dict[torch.device | None, Tensor] = {None: torch.get_rng_state()}
-        for device in self._devices:
-            states[device] = torch.get_device_module(device).get_rng_state(device)
-        return states
+    def _states(self) -> States:
+        cpu = ((None, torch.default_generator.get_state()),)
+        if not self._devices:
+            return cpu
+        return cpu + tuple((device, torch.get_device_module(device).get_rng_state(device)) for device in self._devices)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """The first evaluation. The random state before it is kept if it was used."""
-        before = self._states()
-        yield
-        if any(not torch.equal(state, before[device]) for device, state in self._states().items()):
-            self._random = before
+    def start(self) -> None:
+        self._before = self._states()
+
+    def stop(self) -> None:
+        """The random state before the first evaluation is kept if that used it."""
+        if any(not torch.equal(a[1], b[1]) for a, b in zip(self._before, self._states(), strict=True)):
+            self._random = self._before
 
     @property
     def random(self) -> bool:
         """Whether the first evaluation drew random numbers."""
         return bool(self._random)
 
-    @contextmanager
-    def again(self) -> Iterator[None]:
+    def again(self) -> AbstractContextManager[Any]:
         """The same conditions once more. What is drawn or written inside leaves no trace outside."""
-        with ExitStack() as stack:
-            for kind, (enabled, dtype) in self._autocast.items():
-                if _autocast(kind) != (enabled, dtype):
-                    stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
-            if self._random:
-                stack.enter_context(_random_state(self._random))
-            if self._buffers:
-                stack.enter_context(frozen(self._buffers))
-            yield
+        changed = [entry for entry in self._autocast if _autocast(entry[0]) != entry[1:]]
+        if not (changed or self._random or self._buffers):
+            return nullcontext()
+        stack = ExitStack()
+        for kind, enabled, dtype in changed:
+            stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
+        if self._random:
+            stack.enter_context(_random_state(self._random))
+        if self._buffers:
+            stack.enter_context(frozen(self._buffers))
+        return stack
 
 
 def _autocast(kind: str) -> tuple[bool, torch.dtype]:
     return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
-def _set(states: dict[torch.device | None, Tensor]) -> None:
-    for device, state in states.items():
+def _set(states: States) -> None:
+    for device, state in states:
         if device is None:
             torch.set_rng_state(state)
         else:
@@ -68,11 +75,11 @@ def _set(states: dict[torch.device | None, Tensor]) -> None:
 
 
 @contextmanager
-def _random_state(states: dict[torch.device | None, Tensor]) -> Iterator[None]:
-    before: dict[torch.device | None, Tensor] = {
-        device: torch.get_rng_state() if device is None else torch.get_device_module(device).get_rng_state(device)
-        for device in states
-    }
+def _random_state(states: States) -> Iterator[None]:
+    before = tuple(
+        (device, torch.get_rng_state() if device is None else torch.get_device_module(device).get_rng_state(device))
+        for device, _ in states
+    )
     _set(states)
     try:
         yield
@@ -87,9 +94,14 @@ def frozen(buffers: Iterable[Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in kept:
-                buffer.copy_(value)
+        _restore(kept)
+
+
+def _restore(kept: list[tuple[Tensor, Tensor]]) -> None:
+    """Put values back as if they had never changed: a graph that saved the buffer must not notice."""
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffer for buffer, _ in kept)):
+        for buffer, value in kept:
+            buffer.copy_(value)
 
 
 @contextmanager
@@ -111,7 +123,4 @@ def watched() -> Iterator[list[nn.Module]]:
     finally:
         hook.remove()
         modules.extend(seen)
-        with torch.no_grad():
-            for kept in seen.values():
-                for buffer, value in kept:
-                    buffer.copy_(value)
+        _restore([pair for kept in seen.values() for pair in kept])

@@ -9,28 +9,49 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pzobo.errors import StaleError
 from pzobo.trees import Leaves
 
 Pullback = Callable[[Leaves], Sequence[Tensor]]
 
 
+class Unchanged:
+    """Tensors that must keep their values."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [(t, t._version) for t in tensors if not t.is_inference()]
+
+    def check(self) -> None:
+        for t, version in self._tensors:
+            if t._version != version:
+                raise StaleError(
+                    f"A tensor of shape {tuple(t.shape)} (y0, a batch or a constant in x) was changed in place "
+                    "between the forward and the backward pass, which evaluates the inner problem again. Change a copy, or "
+                    "change it after backward()."
+                )
+
+
 class _Attach(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pullback: Pullback, y: Leaves, count: int, *inputs: Tensor) -> Leaves:
+    def forward(ctx: Any, pullback: Pullback, y: Leaves, fixed: Unchanged, count: int, *inputs: Tensor) -> Leaves:
         ctx.pullback = pullback
+        ctx.fixed = fixed
         ctx.count = count
         # Saved for what PyTorch users expect of a graph: an error when x was changed in place, or the graph was freed.
         ctx.save_for_backward(*inputs)
-        return tuple(t.detach() for t in y)
+        # Copies: the pullback needs y as it is now, and the caller may write into the answer.
+        return tuple([t.clone() for t in y])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *v: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
+        ctx.fixed.check()
         cotangents = ctx.pullback(v)
         variables, others = inputs[: ctx.count], inputs[ctx.count :]
         answer = [c.to(t.dtype) for c, t in zip(cotangents, variables, strict=True)]
         return (
+            None,
             None,
             None,
             None,
@@ -39,7 +60,16 @@ class _Attach(torch.autograd.Function):
         )
 
 
-def attach(y: Leaves, pullback: Pullback, variables: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Leaves:
-    """y as a function of `variables` with this pullback, and of `others` with derivative zero."""
-    attached: Leaves = _Attach.apply(pullback, y, len(variables), *variables, *others)
+def attach(
+    y: Leaves,
+    pullback: Pullback,
+    variables: Sequence[Tensor],
+    others: Sequence[Tensor] = (),
+    fixed: Sequence[Tensor] = (),
+) -> Leaves:
+    """y as a function of `variables` with this pullback, and of `others` with derivative zero.
+
+    The tensors in `fixed` are needed again by the pullback and must not be changed in place before.
+    """
+    attached: Leaves = _Attach.apply(pullback, y, Unchanged(fixed), len(variables), *variables, *others)
     return attached

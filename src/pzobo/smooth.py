@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from pzobo import trees
 from pzobo.directions import Gaussian, Sampler, Space
 from pzobo.errors import DirectionsError, DivergenceError, NonFiniteError, OptionError, SmoothingError, StructureError
+from pzobo.options import positive, whole
 from pzobo.replay import Replay, watched
 from pzobo.response import attach
 from pzobo.trees import Leaves, Plan, Tree
@@ -24,19 +24,25 @@ NOISE = 10.0
 
 
 def check_mu(mu: float) -> None:
-    if not (isinstance(mu, (int, float)) and mu > 0 and math.isfinite(mu)):
-        raise SmoothingError(f"mu={mu!r}: the smoothing parameter must be a positive number; 0.01 is a good start.")
+    positive("mu", mu, SmoothingError, "a positive number; 0.01 is a good start")
 
 
 def check_directions(directions: int) -> None:
-    if not isinstance(directions, int) or isinstance(directions, bool) or directions < 1:
-        raise DirectionsError(f"directions={directions!r}: must be a whole number, at least 1.")
+    whole("directions", directions, DirectionsError)
+
+
+def check_sampler(sampler: Any, shrink: Any) -> None:
+    if not isinstance(sampler, Sampler):
+        raise OptionError(f"sampler={sampler!r}: give one of Gaussian(), Sphere(), Rademacher(), Orthogonal(), ...")
+    if not isinstance(shrink, bool):
+        positive("shrink", shrink, least="True, False or a positive number")
 
 
 def check_batching(batching: str | int) -> None:
-    if batching in ("auto", "vmap", "loop") or (type(batching) is int and batching >= 1):
-        return
-    raise OptionError(f'batching={batching!r}: must be "auto", "vmap", "loop" or a chunk size of at least 1.')
+    if not isinstance(batching, str):
+        whole('batching: "auto", "vmap", "loop" or a chunk size; chunk size', batching)
+    elif batching not in ("auto", "vmap", "loop"):
+        raise OptionError(f'batching={batching!r}: must be "auto", "vmap", "loop" or a chunk size of at least 1.')
 
 
 def factor(shrink: bool | float, sampler: Sampler, p: int, directions: int) -> float:
@@ -108,16 +114,16 @@ def estimate(
         weights.append(weight)
         lengths.append(length)
     if check:
-        check_finite(weights)
+        check_finite(weights, v)
     if floor is not None:
         check_lengths(lengths, floor)
     assert total is not None
     return tuple([part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True)])
 
 
-def check_finite(weights: list[Tensor]) -> None:
-    """Refuse what is not finite."""
-    if not math.isfinite(float(weights[0] if len(weights) == 1 else torch.stack(weights).sum())):
+def check_finite(weights: list[Tensor], v: Leaves) -> None:
+    """Refuse what is not finite, unless v was not: a scaled loss that overflows is the gradient scaler's business."""
+    if not trees.is_finite(weights) and trees.is_finite(v):
         raise DivergenceError(
             "A perturbed path left the finite numbers although the base path did not: the inner solver is at the edge "
             "of stability. Try a smaller mu, or a smaller inner learning rate."
@@ -135,9 +141,10 @@ def check_lengths(lengths: list[Tensor], floor: Tensor) -> None:
         )
 
 
-def check_noise(variables: Leaves, size: float, mu: float, sampler: Sampler) -> None:
-    """Refuse a mu that x + mu u, for an x of length `size`, does not show."""
+def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
+    """Refuse a mu that x + mu u does not show."""
     eps = max(torch.finfo(x.dtype).eps for x in variables)
+    size = float(trees.norm([x.double() for x in variables]))
     length = sampler.length(tuple(x.numel() for x in variables))
     if mu * length < NOISE * eps * size:
         raise SmoothingError(
@@ -146,12 +153,10 @@ def check_noise(variables: Leaves, size: float, mu: float, sampler: Sampler) -> 
         )
 
 
-def finite_size(variables: Leaves) -> float:
-    """|x|, which must be finite."""
-    size = float(trees.norm(variables))
-    if not math.isfinite(size):
+def check_x(variables: Sequence[Tensor]) -> None:
+    """Refuse an x that is not finite."""
+    if not trees.is_finite(variables):
         raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
-    return size
 
 
 def noise_floor(y: Leaves) -> Tensor:
@@ -185,6 +190,7 @@ def smooth(
     check_directions(directions)
     check_batching(batching)
     sampler = Gaussian() if sampler is None else sampler
+    check_sampler(sampler, shrink)
     leaves, plan = Plan.take(x)
     variables = unique(leaves)
     structure: list[Plan] = []
@@ -193,6 +199,8 @@ def smooth(
         with torch.enable_grad():
             answer = fn(plan.build(substitute(leaves, variables, values)))
         outputs, plan_of_answer = Plan.take(answer)
+        if structure and structure[0] != plan_of_answer:
+            raise StructureError("smooth(fn, ...): fn's answer at a perturbed x has another structure than at x.")
         structure[:] = [plan_of_answer]
         for output in outputs:
             if not isinstance(output, Tensor):
@@ -202,16 +210,18 @@ def smooth(
     active = torch.is_grad_enabled() and bool(variables)
     key = sampler.key() if active else 0
     values = tuple(t.detach() for t in variables)
-    size = finite_size(values) if active else 0.0
+    if active:
+        check_x(values)
     replay = Replay(values)
-    with replay.recording():
-        base = evaluate(values)
+    replay.start()
+    base = evaluate(values)
+    replay.stop()
     rebuild = structure[0].build
     if not active:
         return rebuild(base)
 
     def pullback(v: Leaves) -> Leaves:
-        check_noise(values, size, mu, sampler)
+        check_noise(values, mu, sampler)
 
         def again(values: Leaves) -> Leaves:
             with replay.again(), watched():
@@ -229,7 +239,8 @@ def smooth(
             floor=noise_floor(base),
         )
 
-    return rebuild(attach(base, pullback, variables))
+    constants = [t for t in leaves if isinstance(t, Tensor) and not trees.is_variable(t)]
+    return rebuild(attach(base, pullback, variables, fixed=constants))
 
 
 def chunk_size(batching: str | int, directions: int, *, loop: bool) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from pzobo import trees
 from pzobo.errors import StaleError
@@ -19,30 +20,31 @@ class Solution:
 
     def __init__(self, inner: Inner, y: Leaves) -> None:
         self._inner, self._y = inner, y
-        self._versions = [t._version for t in inner.variables]
+        self._versions = [t._version for t in (*inner.variables, *y)]
 
-    def _at(self) -> tuple[Z, Leaves, Tree]:
-        if [t._version for t in self._inner.variables] != self._versions:
-            raise StaleError("x was changed in place since the solve; ask for statistics before the optimizer's step.")
+    def _measure(self, what: Callable[[Z, Leaves, Tree], Tensor]) -> float:
+        if [t._version for t in (*self._inner.variables, *self._y)] != self._versions:
+            raise StaleError(
+                "x or y was changed in place since the solve; ask for statistics before the optimizer's step."
+            )
         with torch.no_grad(), self._inner.replay.again():
             *_, (z, batch, _) = self._inner.feed(self._inner.variables)
-        return z, self._y, batch
+            return float(what(z, self._y, batch))
 
     @property
     def loss(self) -> float:
         """g(x, y^N), on the last batch of the path."""
-        with torch.no_grad():
-            return float(self._inner.kernel.value(*self._at()))
+        return self._measure(self._inner.kernel.value)
 
     @property
     def gradient_norm(self) -> float:
         """|dg/dy| at y^N, on the last batch of the path: zero at a solution."""
-        return float(trees.norm(self._inner.kernel.gradient(*self._at())))
+        return self._measure(lambda *at: trees.norm(self._inner.kernel.gradient(*at)))
 
     @property
     def finite(self) -> bool:
         """Whether all of y^N is finite."""
-        return math.isfinite(float(trees.norm(self._y)))
+        return trees.is_finite(self._y)
 
 
 def diagnose(inner: Inner) -> str:
@@ -50,14 +52,14 @@ def diagnose(inner: Inner) -> str:
     solver = inner.solver
     if not isinstance(solver, Iterative):
         return f"{type(solver).__name__} returned NaN or infinity for y."
-    sizes: list[float] = []
+    fine: list[bool] = []
 
     def visit(z: Z, y: Leaves, state: Leaves, batch: Tree) -> None:
-        sizes.append(float(trees.norm(y)))
+        fine.append(trees.is_finite(y))
 
     with inner.replay.again():
         inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
-    step = next((t for t, size in enumerate(sizes) if not math.isfinite(size)), solver.steps)
+    step = fine.index(False) if False in fine else solver.steps
     if step == 0:
         return "y0 holds NaN or infinity: the inner path must start at finite numbers."
     return (

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pzobo import trees
 from pzobo.errors import OptionError
+from pzobo.options import in_range, positive, whole
 from pzobo.trees import Leaves, Tree
 
 
@@ -56,11 +57,9 @@ class Iterative(Solver):
         return pulled
 
     def _check(self, **rates: float) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise OptionError(f"{type(self).__name__}(steps={self.steps!r}): steps must be a whole number, at least 1.")
+        object.__setattr__(self, "steps", whole(f"{type(self).__name__}: steps", self.steps))
         for name, value in rates.items():
-            if not value > 0:
-                raise OptionError(f"{type(self).__name__}({name}={value!r}): {name} must be positive.")
+            positive(f"{type(self).__name__}: {name}", value)
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class HeavyBall(Iterative):
 
     def __post_init__(self) -> None:
         self._check(lr=self.lr)
-        if not 0 <= self.momentum < 1:
-            raise OptionError(f"HeavyBall(momentum={self.momentum!r}): momentum must be in [0, 1).")
+        in_range("HeavyBall: momentum", self.momentum, 0, 1)
 
     def init(self, y: Leaves) -> Leaves:
         return trees.zeros(y)
@@ -123,8 +121,11 @@ class Adam(Iterative):
 
     def __post_init__(self) -> None:
         self._check(lr=self.lr, eps=self.eps)
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise OptionError(f"Adam(betas={self.betas!r}): both must be in [0, 1).")
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+            raise OptionError(f"Adam: betas={self.betas!r}: must be a pair of numbers in [0, 1).")
+        for beta in self.betas:
+            in_range("Adam: betas", beta, 0, 1)
+        object.__setattr__(self, "betas", tuple(self.betas))
 
     def init(self, y: Leaves) -> Leaves:
         # 1 - beta^t by its recursion c <- beta c + (1 - beta): full relative precision also in float32, where
@@ -139,7 +140,7 @@ class Adam(Iterative):
         first = tuple(torch.lerp(m, g, 1 - beta1) for m, g in zip(state[2 : 2 + len(y)], gradient, strict=True))
         second = tuple(beta2 * v + (1 - beta2) * g * g for v, g in zip(state[2 + len(y) :], gradient, strict=True))
         new = tuple(
-            t - (self.lr / c1).to(t.dtype) * m / (_sqrt(v) / c2.sqrt().to(t.dtype) + self.eps)
+            t - (self.lr / c1).to(t.dtype) * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.dtype) + self.eps), 0.0)
             for t, m, v in zip(y, first, second, strict=True)
         )
         return new, (c1, c2, *first, *second)
@@ -147,8 +148,7 @@ class Adam(Iterative):
 
 def _sqrt(v: Tensor) -> Tensor:
     """The square root with derivative 0 at 0 instead of infinity (which times 0 would be NaN)."""
-    positive = v > 0
-    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)
+    return torch.where(v > 0, torch.where(v > 0, v, 1.0).sqrt(), 0.0)
 
 
 @dataclass(frozen=True)

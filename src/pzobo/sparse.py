@@ -75,8 +75,9 @@ class SparseMatrix(Tensor):
     def from_scipy(cls, matrix: Any, dtype: torch.dtype = torch.float32) -> SparseMatrix:
         """From a SciPy sparse matrix or array."""
         csr = matrix.tocsr()
-        parts = [torch.as_tensor(part.copy()) for m in (csr, csr.T.tocsr()) for part in (m.indptr, m.indices, m.data)]
-        return cls(tuple(p.to(dtype) if p.is_floating_point() else p for p in parts), tuple(csr.shape))
+        both = (csr, csr.T.tocsr())
+        parts = [torch.as_tensor(part.copy()) for m in both for part in (m.indptr, m.indices, m.data)]
+        return cls(tuple(p.to(dtype) if i % 3 == 2 else p for i, p in enumerate(parts)), tuple(csr.shape))
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -148,6 +149,8 @@ class SparseMatrix(Tensor):
             return a._swapped()
         if func in (aten.detach.default, aten.alias.default):
             return a._like(a.shape)
+        if func is aten.clone.default:
+            return cls(tuple(part.clone() for part in a.parts), tuple(a.shape))
         if func in (aten.expand.default, aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default):
             shape = tuple(args[1])
             if shape[-2:] == tuple(a.shape[-2:]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -55,25 +56,22 @@ def _builder(tree: Tree) -> Callable[[Iterator[Any]], Tree]:
         return next
     if tree is None:
         return lambda leaves: None
-    children, metadata, _, unflatten = optree.tree_flatten_one_level(tree)
+    children, metadata, entries, unflatten = optree.tree_flatten_one_level(tree)
     parts = [_builder(child) for child in children]
     kind = type(tree)
     if kind is dict:
-        named = list(zip(sorted(tree), parts, strict=True)) if _sortable(tree) else list(zip(tree, parts, strict=True))
-        return lambda leaves: {key: part(leaves) for key, part in named}
+        named, order = list(zip(entries, parts, strict=True)), list(tree)
+
+        def build(leaves: Iterator[Any]) -> Tree:
+            made = {key: part(leaves) for key, part in named}
+            return {key: made[key] for key in order}
+
+        return build
     if kind in (list, tuple):
         return lambda leaves: kind([part(leaves) for part in parts])
     if optree.is_namedtuple(tree):
         return lambda leaves: kind(*[part(leaves) for part in parts])
     return lambda leaves: unflatten(metadata, [part(leaves) for part in parts])
-
-
-def _sortable(keys: Iterable[Any]) -> bool:
-    try:
-        sorted(keys)
-    except TypeError:
-        return False
-    return True
 
 
 def is_variable(leaf: Any) -> bool:
@@ -113,16 +111,26 @@ def norm(leaves: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def is_finite(leaves: Sequence[Tensor]) -> bool:
+    """Whether every number of every leaf is finite: the largest is, and NaN would be it."""
+    largest = [torch.linalg.vector_norm(leaf, torch.inf) for leaf in leaves if leaf.numel()]
+    if len(largest) > 1:
+        return math.isfinite(torch.stack([t.to(largest[0].device, torch.float64) for t in largest]).max().item())
+    return not largest or math.isfinite(largest[0].item())
+
+
 def add(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -> Leaves:
     """a + scale * b, leaf by leaf."""
     if isinstance(scale, Tensor):
-        return tuple(s + scale.to(s.dtype) * t for s, t in zip(a, b, strict=True))
+        return tuple((s + scale.to(wide(s.dtype)) * t).to(s.dtype) for s, t in zip(a, b, strict=True))
     return tuple(torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True))
 
 
 def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
     """scale * a, leaf by leaf."""
-    return tuple(s * (scale.to(s.dtype) if isinstance(scale, Tensor) else scale) for s in a)
+    if isinstance(scale, Tensor):
+        return tuple((s.to(wide(s.dtype)) * scale.to(wide(s.dtype))).to(s.dtype) for s in a)
+    return tuple(s * scale for s in a)
 
 
 def zeros(leaves: Iterable[Tensor]) -> Leaves:

@@ -49,6 +49,15 @@ class Jacobian:
                 )
 
 
+def refuse_random(inner: Inner, who: str) -> None:
+    """Refuse a problem that draws random numbers, for methods that evaluate it at other places or in another order."""
+    if inner.replay.random:
+        raise RequirementError(
+            f"The inner problem draws random numbers (dropout?), and {who} would evaluate it again with others. "
+            'Use PZOBO, or Unrolled() or Implicit(...) without compile and with products="autodiff".'
+        )
+
+
 def _advice(solver: Any) -> str:
     if not solver.gives:
         return (

@@ -7,11 +7,11 @@ from typing import Literal
 from torch import Tensor
 
 from pzobo.directions import Sampler
-from pzobo.errors import OptionError, PzoboError
+from pzobo.errors import OptionError, PzoboError, RequirementError
 from pzobo.inner import Inner
 from pzobo.jacobians.base import Jacobian, Level
 from pzobo.response import Pullback
-from pzobo.smooth import Change, check_batching, check_directions, chunk_size, estimate
+from pzobo.smooth import Change, check_batching, check_directions, check_sampler, chunk_size, estimate
 from pzobo.solvers import BlackBox
 from pzobo.trees import Leaves
 
@@ -35,8 +35,7 @@ class Directional(Jacobian):
         check_batching(self.batching)
         if self.at not in ("auto", "x", "z"):
             raise OptionError(f'at={self.at!r}: must be "auto", "x" or "z".')
-        if not isinstance(self.shrink, bool) and not self.shrink > 0:
-            raise OptionError(f"shrink={self.shrink!r}: must be True, False or a positive number.")
+        check_sampler(self.sampler, self.shrink)
 
     def level(self, x_size: int, z_size: int) -> Level:
         if self.at == "auto":
@@ -46,6 +45,10 @@ class Directional(Jacobian):
     def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
         """How y^N changes along a direction, and over what width."""
         raise OptionError(f"{type(self).__name__} does not define change().")
+
+    def advice(self, chunk: int) -> str:
+        """What to do when something in the problem cannot be transformed as this needs it."""
+        return 'torch.vmap may not take something in it: use batching="loop".' if chunk > 1 else ""
 
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
         """The length of a change that would be rounding noise, if there is one."""
@@ -73,14 +76,19 @@ class Directional(Jacobian):
             )
 
         def pullback(v: Leaves) -> Leaves:
-            if self.batching != "auto" or chunk == 1:
-                return attempt(v, chunk)
             try:
                 return attempt(v, chunk)
             except PzoboError:
                 raise
-            except (RuntimeError, ValueError, TypeError, NotImplementedError):
-                # Something in the loss has no batching rule; if it is wrong for another reason, the loop says so.
-                return attempt(v, 1)
+            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+                if self.batching == "auto" and chunk > 1:
+                    # Something in the loss has no batching rule; if it is wrong for another reason, the loop says so.
+                    return attempt(v, 1)
+                advice = self.advice(chunk)
+                if not advice:
+                    raise
+                raise RequirementError(
+                    f"{type(self).__name__} failed on this problem ({str(error).strip().splitlines()[0]}). {advice}"
+                ) from error
 
         return y, pullback

@@ -11,7 +11,6 @@ from pzobo import trees
 from pzobo.directions import Gaussian, Sampler
 from pzobo.inner import Inner
 from pzobo.jacobians.directional import At, Directional
-from pzobo.kernel import each
 from pzobo.smooth import Change
 from pzobo.solvers import ClosedForm
 from pzobo.trees import Leaves
@@ -40,6 +39,12 @@ class ForwardMode(Directional):
 
         return along, 1.0
 
+    def advice(self, chunk: int) -> str:
+        return (
+            'It needs forward-mode derivatives of everything in the loss (and of prepare, unless at="z"), and torch '
+            'has none for something in it: use PZOBO, Unrolled, or at="z".'
+        )
+
 
 def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:
     return tuple(torch.func.jvp(fn, (at,), (along,))[1])
@@ -51,6 +56,6 @@ def _path(inner: Inner, u: Leaves, compiled: bool) -> Leaves:
     step = kernel.compiled("tangent") if compiled else kernel.tangent
     y, state = inner.y0, kernel.solver.init(inner.y0)
     y_dot, state_dot = trees.zeros(y), trees.zeros(state)
-    for (z, batch), (slots, z_dot) in zip(each(inner.feed(inner.variables)), inner.tangents(u), strict=True):
+    for z, batch, slots, z_dot in inner.tangents(u):
         y, state, y_dot, state_dot = step((z, batch), z_dot, slots, y, state, y_dot, state_dot)
     return y_dot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,9 @@ from pzobo import trees
 from pzobo.curvature import Product, Transpose, check_products, linearize, transpose
 from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner import Inner
-from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.kernel import Products
+from pzobo.options import in_range, positive, whole
 from pzobo.response import Pullback
 from pzobo.trees import Leaves
 
@@ -73,14 +75,16 @@ class CG(Inverse):
     damping: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least_one("CG", "steps", self.steps)
-        if self.tol < 0 or self.damping < 0:
-            raise OptionError(f"CG(tol={self.tol!r}, damping={self.damping!r}): neither may be negative.")
+        whole("CG: steps", self.steps)
+        in_range("CG: tol", self.tol, 0, math.inf)
+        in_range("CG: damping", self.damping, 0, math.inf)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         hessian = system.hessian(system.draw())
         q, r, p = trees.zeros(v), v, v
         square = trees.dot(r, r)
+        if not math.isfinite(float(square)):
+            return system.mixed(v)  # not finite either, as a gradient scaler expects
         enough = self.tol**2 * float(square)
         for _ in range(self.steps):
             if float(square) <= enough:
@@ -113,9 +117,9 @@ class FixedPoint(Inverse):
     lr: float | None = None
 
     def __post_init__(self) -> None:
-        _at_least_one("FixedPoint", "steps", self.steps)
-        if self.lr is not None and not self.lr > 0:
-            raise OptionError(f"FixedPoint(lr={self.lr!r}): must be positive.")
+        whole("FixedPoint: steps", self.steps)
+        if self.lr is not None:
+            positive("FixedPoint: lr", self.lr)
 
     def needs(self) -> tuple[frozenset[str], ...]:
         return (frozenset({"map"}),) if self.lr is None else ()
@@ -151,9 +155,8 @@ class Neumann(Inverse):
     terms: int = 20
 
     def __post_init__(self) -> None:
-        _at_least_one("Neumann", "terms", self.terms)
-        if not self.step > 0:
-            raise OptionError(f"Neumann(step={self.step!r}): must be positive, and below 2 / L for convergence.")
+        whole("Neumann: terms", self.terms)
+        positive("Neumann: step", self.step, least="a positive number, below 2 / L for convergence")
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         q = r = v
@@ -179,7 +182,13 @@ class Exact(Inverse):
 
         unit = torch.eye(sum(sizes), device=v[0].device, dtype=trees.accumulator(v))
         matrix = torch.stack([join(hessian(split(row))[0]) for row in unit])
-        return system.mixed(split(torch.linalg.solve(matrix, join(v))))
+        solution, failed = torch.linalg.solve_ex(matrix, join(v))
+        if int(failed):
+            raise CurvatureError(
+                "The inner Hessian is singular at y^N, so y has no derivative there. Regularise the inner loss, or use "
+                "a Jacobian that needs no solution: Unrolled or PZOBO."
+            )
+        return system.mixed(split(solution))
 
 
 @dataclass(frozen=True)
@@ -209,14 +218,11 @@ class Implicit(Jacobian):
 
     def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
         y = inner.base()
+        if self.products == "difference" or inner.kernel.compile:
+            refuse_random(inner, "Implicit with differences or compile")
 
         def pullback(v: Leaves) -> Leaves:
             with inner.replay.again():
                 return self.inverse.apply(System(inner, y, self.products), v)
 
         return y, pullback
-
-
-def _at_least_one(name: str, option: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name}({option}={value!r}): must be a whole number, at least 1.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pzobo import trees
-from pzobo.errors import OptionError
 from pzobo.inner import Inner, in_turn
-from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.base import Jacobian, refuse_random
+from pzobo.options import positive, whole
 from pzobo.response import Pullback
 from pzobo.trees import Leaves
 
@@ -33,13 +33,13 @@ class Nudged(Jacobian):
     own_batches = True
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise OptionError(f"Nudged(eps={self.eps!r}): must be positive.")
-        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
-            raise OptionError(f"Nudged(steps={self.steps!r}): must be None or a whole number, at least 1.")
+        positive("Nudged: eps", self.eps)
+        if self.steps is not None:
+            whole("Nudged: steps", self.steps)
 
     def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
         y = inner.base()
+        refuse_random(inner, "Nudged")
         pairs = [(point.z, point.batch) for point in inner.points]
         steps = inner.solver.steps if self.steps is None else self.steps
 

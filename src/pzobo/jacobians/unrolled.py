@@ -10,10 +10,10 @@ import torch
 
 from pzobo import trees
 from pzobo.curvature import Linearization, Transpose, check_products, through, transpose
-from pzobo.errors import OptionError, RequirementError
 from pzobo.inner import Inner
-from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.kernel import Products, each
+from pzobo.options import whole
 from pzobo.response import Pullback
 from pzobo.solvers import ClosedForm
 from pzobo.trees import Leaves
@@ -36,8 +36,8 @@ class Unrolled(Jacobian):
 
     def __post_init__(self) -> None:
         check_products(self.products)
-        if self.last is not None and (not isinstance(self.last, int) or self.last < 1):
-            raise OptionError(f"Unrolled(last={self.last!r}): must be None or a whole number, at least 1.")
+        if self.last is not None:
+            whole("Unrolled: last", self.last)
 
     def requirements(self) -> tuple[frozenset[str], ...]:
         return (frozenset({"path", "function"}),) if self.products == "autodiff" else (frozenset({"path"}),)
@@ -49,13 +49,11 @@ class Unrolled(Jacobian):
         first = 0 if self.last is None else max(0, steps - self.last)
         tape: deque[tuple[int, Callable[[], Transpose]]] = deque()
         keep_graph = not (self.checkpoint or self.products == "difference" or inner.kernel.compile)
-        with inner.replay.recording():
-            y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
-        if inner.replay.random and not keep_graph:
-            raise RequirementError(
-                "The inner loss draws random numbers (dropout?), and this form of Unrolled evaluates its steps again "
-                'in another order. Use Unrolled() without checkpoint or compile and with products="autodiff", or PZOBO.'
-            )
+        inner.replay.start()
+        y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
+        inner.replay.stop()
+        if not keep_graph:
+            refuse_random(inner, "Unrolled with checkpoint, compile or differences")
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -109,8 +107,11 @@ def _through_formula(inner: Inner) -> tuple[Leaves, Pullback]:
         y = inner.formula(variables)
 
     def pullback(v: Leaves) -> Leaves:
-        if not any(t.requires_grad for t in y):
+        used = [(t, w) for t, w in zip(y, v, strict=True) if t.requires_grad]
+        if not used:
             return trees.zeros(variables)
-        return torch.autograd.grad(y, variables, v, retain_graph=True, materialize_grads=True)
+        return torch.autograd.grad(
+            [t for t, _ in used], variables, [w for _, w in used], retain_graph=True, materialize_grads=True
+        )
 
     return tuple(t.detach() for t in y), pullback

@@ -45,5 +45,5 @@ class PZOBO(Directional):
         return difference(lambda w: inner.again(w, functional), y, inner.variables, self.mu, self.antithetic)
 
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
-        check_noise(inner.variables, inner.size, self.mu, self.sampler)
+        check_noise(inner.variables, self.mu, self.sampler)
         return noise_floor(y)

@@ -20,8 +20,8 @@ SIGMOID_CURVATURE = 1 / (6 * 3**0.5)
 def constants(problem: Problem, *, radius: float | None = None, **sampling: Any) -> Constants:
     """The constants of a problem on the ball |x| <= radius.
 
-    Closed forms for `pzobo.problems.quadratic` and `pzobo.theory.logistic`; for any other problem, estimates by sampling
-    (see `estimate_constants`, which takes the further options). Which it was, `.estimated` and `.region` tell.
+    Closed forms for `pzobo.problems.quadratic` and `pzobo.theory.logistic`; for any other problem estimates by sampling
+    (`estimate_constants`, which takes the further options). Which it was, `.estimated` and `.region` tell.
 
     Args:
         radius: of the ball in x; |x0| by default, and at least 1.
@@ -71,8 +71,8 @@ def logistic_constants(problem: Problem, radius: float, *, per_sample: bool = Fa
     M = mean|a'_i|, all everywhere; D = |B| radius + mean|a_i|/gamma + |y0| on the ball.
 
     Args:
-        per_sample: as the stochastic theory needs them, for every single sample: the largest |a_i| in place of means, and
-            sigma = (mean_i |a_i|^2)^(1/2), which bounds the deviation of one sample's gradient.
+        per_sample: as the stochastic theory needs them, for every single sample: the largest |a_i| in place of means,
+            and sigma = (mean_i |a_i|^2)^(1/2), which bounds the deviation of one sample's gradient.
     """
     rows, B, gamma = problem.train
     rows, B, other = rows.double(), B.double(), problem.val.double()

@@ -91,8 +91,8 @@ def variance_bound(
 
     2 L^2 D^2 q^N + 4 L^4/mu_g^2 D^2 q^N + 24 (4p + 15) L^2 M^2/(Q mu_g^2) + 12 mu^2/Q L_J^2 M^2 d P_4(p)
     + 24 L^2 M^2 q^2N/mu_g^2 + 6 mu^2 L_J^2 M^2 d (p + 3)^3 + 48 M^2 (tau mu_g + L rho)^2/mu_g^4 q^(N-1) D^2,
-    with q = 1 - alpha mu_g. The printed statement has P_4 without the factor 12 = 4 * 3 that its own proof gives it (and
-    that Proposition 4 keeps outside of P_4). alpha is 1 / L by default.
+    with q = 1 - alpha mu_g; alpha is 1 / L by default. The printed statement has P_4 without the factor 12 = 4 * 3 that
+    its own proof gives it, and that Proposition 4 keeps outside of P_4.
     """
     _check(N=N, Q=Q, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)

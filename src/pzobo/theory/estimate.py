@@ -1,4 +1,4 @@
-"""What are the constants of a problem that nobody has worked out? Spectra and slopes at sampled points, with spreads."""
+"""What are the constants of a problem that nobody worked out? Spectra and slopes at sampled points, with spreads."""
 
 from __future__ import annotations
 
@@ -108,8 +108,9 @@ def estimate_constants(
 
 
 def _unit(like: Tensor, generator: torch.Generator) -> Tensor:
-    u = torch.randn(like.numel(), generator=generator, dtype=torch.float64)
-    return (u / torch.linalg.vector_norm(u)).to(like)
+    u: Tensor = torch.randn(like.numel(), generator=generator, dtype=torch.float64)
+    u /= torch.linalg.vector_norm(u)
+    return u.to(like)
 
 
 def _path(flat: Flat, x: Tensor, steps: int, krylov: int, generator: torch.Generator) -> list[Tensor]:

@@ -23,9 +23,9 @@ def logistic(
 ) -> Problem:
     """g = mean_i log(1 + exp(-t_i <a_i, y>)) + gamma/2 |y - B x|^2, and f the same loss on other samples.
 
-    The outer level learns the centre B x that the weights y are drawn to (biased regularisation, as in meta-learning). g
-    is gamma-strongly convex, and all of L_f, L_g, rho, tau and M hold everywhere; only D needs |x| to be bounded. A
-    batch is a matrix of rows t_i a_i; `train=(rows, B, gamma)` and `val=rows`.
+    The outer level learns the centre B x that the weights y are drawn to (biased regularisation, as in meta-learning).
+    g is gamma-strongly convex, and all of L_f, L_g, rho, tau and M hold everywhere; only D needs |x| to be bounded.
+    `train` is (rows t_i a_i, B, gamma), and `val` other rows.
 
     Args:
         scale: the root mean square length of a_i.
@@ -42,7 +42,7 @@ def logistic(
         labels = torch.sign(features @ truth + 0.7 * scale * normal(n))
         return (labels[:, None] * features).to(dtype)
 
-    B = (normal(d, p) / math.sqrt(p)).to(dtype)
+    B = (1.5 * normal(d, p) / (math.sqrt(d) + math.sqrt(p))).to(dtype)  # of norm about 1.5, whatever p and d
     x0 = normal(p).to(dtype)
 
     def loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor, float]) -> Tensor:
@@ -73,7 +73,8 @@ def logistic(
             if float(step.abs().max()) < 1e-12:
                 break
         v = -A_val.T @ torch.sigmoid(-(A_val @ y)) / len(A_val)
-        return (gamma * B_.T @ torch.linalg.solve(H, v)).to(dtype)
+        answer: Tensor = gamma * B_.T @ torch.linalg.solve(H, v)
+        return answer.to(dtype)
 
     return Problem(
         loss,

@@ -1,4 +1,4 @@
-"""What is the hypergradient, as exactly as a problem allows? Newton's method to y*, and the implicit function theorem."""
+"""What is the hypergradient, as exactly as a problem allows? Newton's method, and the implicit function theorem."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def spectrum(
 ) -> Spectrum:
     """Extreme eigenvalues of the symmetric operator q -> product(q).
 
-    `steps` steps of the Lanczos method with full orthogonalisation, from a random start: with as many steps as there are
-    dimensions it is exact. The found values lie inside the true range, so `low` is never too low.
+    `steps` steps of the Lanczos method with full orthogonalisation, from a random start: exact with as many steps as
+    there are dimensions. The found values lie inside the true range, so `low` is never too low.
     """
     n = like.numel()
     q = torch.randn(n, generator=generator, dtype=torch.float64).to(like.device)

@@ -83,8 +83,8 @@ def jacobian_error_bound(
     C_gamma^N min(p, d) L^2/mu_g^2 + lambda C_gamma^N/(C_gamma - q^2) + Gamma/(1 - C_gamma), where q = 1 - alpha mu_g.
 
     Printed: without min(p, d) (see `response_bound`), and with q in place of C_gamma in the middle fraction,
-    lambda q/(q - q^2) C_gamma^(N-1). Its proof divides by q where it should by C_gamma <= q, so it holds only at equality,
-    the least gamma.
+    lambda q/(q - q^2) C_gamma^(N-1). Its proof divides by q where it should by C_gamma <= q, so it holds only at
+    equality, for the least gamma.
     """
     _check(N)
     r = recursion(c, S=S, gamma=gamma, printed=printed)

@@ -14,7 +14,7 @@ from pzobo.errors import OptionError, RequirementError
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.jacobians.zeroth_order import PZOBO
 from pzobo.problem import Problem
-from pzobo.solvers import GD
+from pzobo.solvers import GD, Solver
 from pzobo.theory.flat import Flat, curvature
 from pzobo.theory.reference import Reference, length, reference
 from pzobo.theory.sharp import directions_needed, linear_error
@@ -105,8 +105,8 @@ def suggest(
     direction_error = share * math.sqrt(linear_error(sampler, flat.p, Q, shrink=True))
     smoothness = outer_smoothness(flat, truth, generator)
     reasons = (
-        f"Inner lr: the inner Hessian has eigenvalues from {low:.3g} to {high:.3g}, so lr = 1/L = {rate:.3g} is safe, and "
-        f"a step leaves at most {1 - rate * low:.6g} of the distance to y*.",
+        f"Inner lr: the inner Hessian has eigenvalues from {low:.3g} to {high:.3g}, so lr = 1/L = {rate:.3g} is safe, "
+        f"and a step leaves at most {1 - rate * low:.6g} of the distance to y*.",
         f"N: {N} steps leave a relative error of {path_error:.2g} in the exact hypergradient of the path"
         + (f" (eigenvalues alone would ask for up to {worst(rate * low, path_error)})." if low > 0 else "."),
         mu_reason,
@@ -158,9 +158,9 @@ def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int)
     while at_high > allowed:
         if high >= most:
             raise OptionError(
-                f"{most} inner steps still leave a relative error of {at_high:.2g} (the path may use {allowed:.2g}). The "
-                "inner problem is too ill-conditioned for gradient descent: regularise it more, start at a warm y0, or "
-                "raise target= or max_steps=."
+                f"{most} inner steps still leave a relative error of {at_high:.2g} (the path may use {allowed:.2g}). "
+                "The inner problem is too ill-conditioned for gradient descent: regularise it more, start at a warm "
+                "y0, or raise target= or max_steps=."
             )
         high = min(2 * high, most)
         at_high = error(high)
@@ -182,7 +182,7 @@ def directions(sampler: Sampler, p: int, allowed: float, share: float) -> int:
 
 def smoothing(
     flat: Flat,
-    solver: GD,
+    solver: Solver,
     truth: Reference,
     sampler: Sampler,
     Q: int,
@@ -239,13 +239,13 @@ def _about_directions(sampler: Sampler, p: int, Q: int, share: float, error: flo
             "Direct() would reach it without any perturbed path."
         )
     text = (
-        f"Q: {Q} {type(sampler).__name__} directions for p = {p} outer variables have a relative error of {error:.2g}; the "
-        f"indirect term is {share:.2g} times the hypergradient."
+        f"Q: {Q} {type(sampler).__name__} directions for p = {p} outer variables have a relative error of {error:.2g}; "
+        f"the indirect term is {share:.2g} times the hypergradient."
     )
     if Q >= 8:
         text += (
-            f" That is {Q} paths a step: if g can be differentiated, Unrolled(products='difference') or Implicit(CG(...)) "
-            "reach the same with about two."
+            f" That is {Q} paths a step: if g can be differentiated, Unrolled(products='difference') or "
+            "Implicit(CG(...)) reach the same with about two."
         )
     return text
 

@@ -160,7 +160,7 @@ def against_mu(name: str, grid: Grid) -> list[Sweep]:
     sweeps = [Sweep("Proposition 2", ERROR, name, "mu (Gaussian)", noisy, predicted=0.0)]
     if name == "quadratic":
         return sweeps
-    N, points = 24, []
+    N, points = 16, []
     bend = sharp.jacobian_lipschitz(case.c) * case.c.M
     for mu in grid.mu:
         jacobian = PZOBO(mu=mu, directions=3, sampler=Orthogonal(seed=0), shrink=False, at="x")
@@ -202,3 +202,29 @@ def against_K(name: str, grid: Grid) -> Sweep:
         "Theorem 1", "mean over k of |∇Φ(x_k)|²", name, "K", tuple(points), predicted=-0.5, at_most=True,
         span=(-2, None),
     )  # fmt: skip
+
+
+def lipschitz(name: str, grid: Grid) -> list[Sweep]:
+    """Proposition 1 and Lemma 2: how fast dy^N/dx and grad Phi change between two x, at growing distances."""
+    case = Case.make(name, 3, 4)
+    flat, exact = case.flat, case.flat.problem.hypergradient
+    assert exact is not None
+    generator = torch.Generator().manual_seed(0)
+    J, slope = flat.response(case.solver(STEPS), Unrolled()), exact(flat.x)
+    responses, slopes = [], []
+    for distance in (0.01, 0.1, 1.0):
+        steepest = [0.0, 0.0]
+        for _ in range(max(5, grid.draws // 20)):
+            u = torch.randn(flat.p, generator=generator, dtype=torch.float64)
+            u = distance * u / torch.linalg.vector_norm(u)
+            moved = Flat(flat.problem, x=flat.x + u).response(case.solver(STEPS), Unrolled())
+            steepest[0] = max(steepest[0], math.sqrt(square(moved - J)) / distance)
+            steepest[1] = max(steepest[1], math.sqrt(square(exact(flat.x + u) - slope)) / distance)
+        L_J, L_Phi = deterministic.jacobian_lipschitz(case.c), deterministic.hypergradient_lipschitz(case.c)
+        # Rounding of J is all that changes where L_J is 0.
+        responses.append(Point(distance, steepest[0] if L_J else 0.0, 0.0, L_J, sharp.jacobian_lipschitz(case.c)))
+        slopes.append(Point(distance, steepest[1], 0.0, L_Phi, sharp.hypergradient_lipschitz(case.c)))
+    return [
+        Sweep("Proposition 1", "|change of J_N| / distance", name, "distance", tuple(responses)),
+        Sweep("Lemma 2", "|change of ∇Φ| / distance", name, "distance", tuple(slopes)),
+    ]

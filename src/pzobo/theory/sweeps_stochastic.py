@@ -19,12 +19,14 @@ from pzobo.theory.records import Point, Sweep
 from pzobo.theory.reference import reference
 from pzobo.theory.samples import FiniteSum, logistic_sum, quadratic_sum
 from pzobo.theory.suggest import outer_smoothness
-from pzobo.theory.sweeps import ERROR, STEPS, Grid, mean, square
+from pzobo.theory.sweeps import ERROR, Grid, mean, square
+
+STEPS = 24
 
 
-def make(name: str) -> FiniteSum:
+def make(name: str, scale: float = 2.0) -> FiniteSum:
     """A small finite sum; its constants hold for |x| <= |x0|."""
-    problem = quadratic(2, 3, mu_g=1.0, L_g=2.0) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=4.0)
+    problem = quadratic(2, 3, mu_g=1.0, L_g=2.0) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=scale)
     radius = float(torch.linalg.vector_norm(problem.x0))
     return quadratic_sum(problem, radius) if name == "quadratic" else logistic_sum(problem, radius)
 
@@ -34,7 +36,8 @@ def exact_response(flat: Flat) -> Tensor:
     y = reference(flat).y
     joint = curvature(flat.joint(flat.g), torch.cat([flat.x, y]))
     hessian = torch.stack([joint(row) for row in torch.eye(flat.p + flat.d, dtype=y.dtype)])
-    return -torch.linalg.solve(hessian[flat.p :, flat.p :], hessian[flat.p :, : flat.p])
+    answer: Tensor = torch.linalg.solve(hessian[flat.p :, flat.p :], -hessian[flat.p :, : flat.p])
+    return answer
 
 
 def against_S(name: str, grid: Grid) -> list[Sweep]:
@@ -64,25 +67,27 @@ def against_S(name: str, grid: Grid) -> list[Sweep]:
 
 
 def against_D_f(name: str, grid: Grid) -> Sweep:
-    """Proposition 4: what outer batches add falls as 1/D_f. Measured with the same directions and inner batches."""
+    """Proposition 4: what outer batches add falls as 1/D_f.
+
+    Directions and inner batches are the same for every D_f, and with and without outer batches.
+    """
     data = make(name)
     flat, c = Flat(data.problem), data.constants
     solver, Q = GD(lr=c.alpha, steps=STEPS), 8
     points = []
     for D_f in grid.D_f:
-        generator = torch.Generator().manual_seed(D_f)
+        generator, inner = (torch.Generator().manual_seed(seed) for seed in (D_f, 0))
         pair = [
             flat.estimator(solver, PZOBO(mu=1e-4, directions=Q, sampler=Gaussian(seed=0), shrink=False, at="x"))
             for _ in range(2)
         ]
         errors = []
-        for _ in range(max(40, grid.draws // 2)):
-            batches = [data.inner(8, generator) for _ in range(STEPS)]
+        for _ in range(max(60, grid.draws // 2)):
+            batches = [data.inner(8, inner) for _ in range(STEPS)]
             part = pair[0](batches=batches, val=data.outer(D_f, generator))
             errors.append(square(part - pair[1](batches=batches)))
         whole, rest = (
-            stochastic.stochastic_variance_bound(c, N=STEPS, Q=Q, mu=1e-4, S=8, D_f=size).delta
-            for size in (D_f, 2**62)
+            stochastic.stochastic_variance_bound(c, N=STEPS, Q=Q, mu=1e-4, S=8, D_f=size).delta for size in (D_f, 2**62)
         )
         points.append(Point(D_f, *mean(errors), whole - rest))
     return Sweep("Proposition 4", "what outer batches add", name, "D_f", tuple(points), predicted=-1.0, tolerance=0.15)
@@ -90,7 +95,7 @@ def against_D_f(name: str, grid: Grid) -> Sweep:
 
 def against_K(name: str, grid: Grid) -> Sweep:
     """Theorem 2: the average squared gradient falls at least as 1/sqrt(K), for S that grows as K."""
-    data = make(name)
+    data = make(name, scale=4.0)
     flat, c = Flat(data.problem), data.constants
     exact = data.problem.hypergradient
     assert exact is not None

@@ -1,0 +1,46 @@
+"""Is this option a number of the right kind? One sentence if it is not."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from pzobo.errors import OptionError, PzoboError
+
+
+def positive(what: str, value: Any, kind: type[PzoboError] = OptionError, least: str = "a positive number") -> float:
+    """A finite number above zero."""
+    number = _number(value)
+    if number is None or not number > 0:
+        raise kind(f"{what}={value!r}: must be {least}.")
+    return number
+
+
+def in_range(what: str, value: Any, low: float, high: float) -> float:
+    """A number in [low, high)."""
+    number = _number(value)
+    if number is None or not low <= number < high:
+        raise OptionError(f"{what}={value!r}: must be a number in [{low:g}, {high:g}).")
+    return number
+
+
+def whole(what: str, value: Any, kind: type[PzoboError] = OptionError) -> int:
+    """A whole number, at least 1."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 1:
+        raise kind(f"{what}={value!r}: must be a whole number, at least 1.")
+    return number
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (bool, str)):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

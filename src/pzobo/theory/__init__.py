@@ -1,0 +1,70 @@
+"""What does the paper's theory say of a problem, and does it hold? Constants, bounds, settings, measurements."""
+
+from pzobo.theory import sharp
+from pzobo.theory.closed_form import constants, logistic_constants, quadratic_constants
+from pzobo.theory.constants import Constants
+from pzobo.theory.deterministic import (
+    P_3,
+    P_4,
+    bias_bound,
+    hypergradient_bound,
+    hypergradient_lipschitz,
+    jacobian_lipschitz,
+    response_bound,
+    theorem_1,
+    theorem_beta,
+    theorem_mu,
+    variance_bound,
+)
+from pzobo.theory.estimate import estimate_constants
+from pzobo.theory.logistic import logistic
+from pzobo.theory.records import Point, Sweep, Verification
+from pzobo.theory.report import fragments, page, table
+from pzobo.theory.stochastic import (
+    iterate_error_bound,
+    jacobian_error_bound,
+    recursion,
+    stochastic_bias_bound,
+    stochastic_variance_bound,
+    theorem_2,
+)
+from pzobo.theory.suggest import Suggestion, suggest
+from pzobo.theory.sweeps import Grid
+from pzobo.theory.verify import verify
+
+__all__ = [
+    "P_3",
+    "P_4",
+    "Constants",
+    "Grid",
+    "Point",
+    "Suggestion",
+    "Sweep",
+    "Verification",
+    "bias_bound",
+    "constants",
+    "estimate_constants",
+    "fragments",
+    "hypergradient_bound",
+    "hypergradient_lipschitz",
+    "iterate_error_bound",
+    "jacobian_error_bound",
+    "jacobian_lipschitz",
+    "logistic",
+    "logistic_constants",
+    "page",
+    "quadratic_constants",
+    "recursion",
+    "response_bound",
+    "sharp",
+    "stochastic_bias_bound",
+    "stochastic_variance_bound",
+    "suggest",
+    "table",
+    "theorem_1",
+    "theorem_2",
+    "theorem_beta",
+    "theorem_mu",
+    "variance_bound",
+    "verify",
+]
