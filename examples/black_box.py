@@ -30,7 +30,8 @@ argmin = pzobo.Argmin(
     solver=pzobo.BlackBox(fit),
     jacobian=pzobo.PZOBO(mu=0.02, directions=3, sampler=pzobo.Orthogonal(seed=0)),
 )
-x = torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64).log().requires_grad_()  # scikit-learn's defaults: C, gamma, epsilon
+# scikit-learn's defaults of C, gamma (one over the number of features) and epsilon
+x = torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64).log().requires_grad_()
 optimizer = torch.optim.Adam([x], lr=0.2)
 losses = []
 for _ in range(30):

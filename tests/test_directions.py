@@ -235,7 +235,7 @@ def test_the_directions_do_not_depend_on_the_batching(kind: Any, count: int) -> 
         return (A @ torch.cat([t.reshape(-1) for t in u]),)
 
     results = [
-        estimate(delta, v, x, sampler=kind(), key=3, directions=count, shrink=False, chunk=chunk)
+        estimate(delta, 1.0, v, x, sampler=kind(), key=3, directions=count, shrink=False, chunk=chunk)
         for chunk in (1, 2, 5, 64)
     ]
     for result in results[1:]:
@@ -255,6 +255,7 @@ def errors(kind: Any, sizes: tuple[int, ...], count: int, shrink: bool, repeats:
     for _ in range(repeats):
         answer = estimate(
             lambda u: (A @ torch.cat(u),),
+            1.0,
             v,
             x,
             sampler=sampler,
@@ -310,6 +311,7 @@ def test_unit_per_tensor_shrinks_each_tensor_by_its_size() -> None:
     found = torch.cat(
         estimate(
             lambda u: (A @ torch.cat(u),),
+            1.0,
             v,
             x,
             sampler=sampler,

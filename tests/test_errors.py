@@ -22,6 +22,7 @@ from pzobo.errors import (
     DirectionsError,
     DivergenceError,
     NonFiniteError,
+    NoResponseWarning,
     OptionError,
     PzoboError,
     RequirementError,
@@ -40,7 +41,8 @@ def make(loss: Any = bowl, jacobian: Any = None, solver: Any = None, **options: 
 
 
 def test_all_are_caught_as_one_and_as_what_python_calls_them() -> None:
-    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c is not PzoboError]
+    found = inspect.getmembers(errors, inspect.isclass)
+    classes = [c for _, c in found if c is not PzoboError and not issubclass(c, Warning)]
     assert len(classes) == 12
     for c in classes:
         assert issubclass(c, PzoboError)
@@ -175,9 +177,14 @@ def test_a_mu_that_is_lost_in_x() -> None:
 
 @pytest.mark.parametrize("mu", [1e-4, 1e-7], ids=["a few roundings", "nothing is left"])
 def test_a_mu_that_is_lost_in_y(mu: float) -> None:
-    """y is near 1000, where float32 has steps of 6e-5."""
+    """y is near 1000, where float32 has steps of 6e-5. What is left of a difference is noise; nothing left may be
+    right, where y does not respond, so that is a warning."""
     _, y = shifted(1000.0, torch.float32, mu)
-    with pytest.raises(SmoothingError, match=r"mu is too small.*float64"):
+    with (
+        pytest.raises(SmoothingError, match=r"mu is too small.*float64")
+        if mu == 1e-4
+        else pytest.warns(NoResponseWarning, match=r"mu is so small")
+    ):
         y.backward()
     x, y = shifted(1000.0, torch.float64, mu)
     y.backward()
@@ -339,7 +346,7 @@ def test_large_numbers_are_finite() -> None:
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_path_that_diverges_names_the_step(dtype: torch.dtype, grad: bool) -> None:
     y, step = torch.ones(3, dtype=dtype), 0
-    while math.isfinite(float(torch.linalg.vector_norm(y))):
+    while y.isfinite().all():
         y = y - 1e10 * y
         step += 1
     x = torch.ones(3, dtype=dtype, requires_grad=True)

@@ -111,7 +111,7 @@ def test_dropout_in_prepare_with_a_batch_for_each_step(name: str) -> None:
 @pytest.mark.parametrize("jacobian", [pzobo.Unrolled(checkpoint=True), pzobo.Unrolled(products="difference")], ids=repr)
 def test_unrolled_forms_that_evaluate_again_refuse_dropout_in_the_loss(jacobian: Any) -> None:
     argmin = make(jacobian, lambda x, y, batch: energy(F.dropout(DATA * x), y))
-    with pytest.raises(RequirementError, match=r"random.*Unrolled\(\).*PZOBO"):
+    with pytest.raises(RequirementError, match=r"random.*PZOBO.*Unrolled\(\)"):
         argmin(leaf(4), ZERO)
 
 
@@ -164,8 +164,8 @@ def test_compiled_paths_see_one_mask() -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("where", ["prepare", "loss", "nowhere"])
 def test_the_global_random_state_is_that_of_the_base_path_alone(name: str, where: str) -> None:
-    if where == "loss" and name in ("unrolled, checkpoint", "unrolled, difference"):
-        where = "nowhere"
+    if where == "loss" and name in ("unrolled, checkpoint", "unrolled, difference", "implicit, difference", "nudged"):
+        where = "nowhere"  # there these refuse
     x = leaf(4)
     prepare = (lambda x, batch: F.dropout(DATA * x)) if where == "prepare" else (lambda x, batch: DATA * x)
     loss = (lambda z, y, b: energy(F.dropout(z), y)) if where == "loss" else (lambda z, y, b: energy(z, y))

@@ -24,7 +24,7 @@ from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.kernel import Kernel, scalar
 from pzobo.levels import Call, at_x, at_z
-from pzobo.replay import Replay, watched
+from pzobo.replay import Replay, Seen, watched
 from pzobo.response import attach
 from pzobo.smooth import check_x, unique
 from pzobo.solution import Solution, diagnose
@@ -37,11 +37,11 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True)
 class Known:
-    """What one look at an inner problem tells: its structure, and the modules whose buffers must not be changed."""
+    """What one look at an inner problem tells: its functions, the size of z, and which leaves of x it looks at."""
 
     kernel: Kernel
-    modules: tuple[nn.Module, ...]
     z_size: int
+    used: tuple[bool, ...]
 
 
 class Argmin:
@@ -192,14 +192,17 @@ class Argmin:
 
     def _call(self, x: Tree, y0: Tree, batches: Sequence[Tree], data: Tree, given: bool, own: Sequence[Tree]) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        variables = unique(x_leaves) if torch.is_grad_enabled() else ()
+        wanted = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        if self.check and variables:
+        if self.check and wanted:
             with torch.no_grad():
-                check_x(variables)
+                check_x(wanted)
         problem = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
+        variables = wanted
+        if wanted and not all(problem.used):
+            variables = unique([leaf for leaf, used in zip(x_leaves, problem.used, strict=True) if used])
         call = Call(
             kernel=problem.kernel,
             solver=self.solver,
@@ -211,11 +214,11 @@ class Argmin:
             own=own,
             data=data,
             prepare=self.prepare,
-            replay=Replay((*variables, *y), problem.modules),
+            replay=Replay((*variables, *y), problem.kernel.modules, self.compile),
             check=self.check,
         )
         with torch.no_grad():
-            if not variables:
+            if not wanted:
                 inner, _ = at_x(call)
                 return y_plan.build(self._solved(inner, inner.base(), x_leaves))
             z_size = problem.z_size * (1 if self.prepare is None else len(batches))
@@ -227,16 +230,16 @@ class Argmin:
             else:
                 answer, pullback = self.jacobian.run(inner)
             self._solved(inner, answer, x_leaves)
-        others = () if inputs is variables or self.prepare is None else variables
+        others = [t for t in wanted if not any(t is given for given in inputs)] if inputs is not wanted else ()
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
         data_leaves = self._batch_leaves(batches)
         return y_plan.build(attach(answer, pullback, inputs, others, fixed=[*y, *constants, *data_leaves]))
 
-    def _kernel(self, z_plan: Plan, y_plan: Plan) -> Kernel:
+    def _kernel(self, z_plan: Plan, y_plan: Plan, modules: Sequence[nn.Module]) -> Kernel:
         """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
         key = (z_plan, y_plan, self._update)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self.loss, self._update, z_plan, y_plan, self.compile)
+            self._kernels[key] = Kernel(self.loss, self._update, z_plan, y_plan, self.compile, modules)
         return self._kernels[key]
 
     def _data_signature(self, batch: Tree) -> Any:
@@ -267,19 +270,20 @@ class Argmin:
         known = self._known.get(signature)
         if known is not None:
             return known
-        loss = self.loss
-        z_plan, z_size = x_plan, 0
+        loss, seen = self.loss, Seen(x_leaves)
+        z_plan, z_size, used = x_plan, 0, (True,) * len(x_leaves)
         with watched() as modules, torch.enable_grad():
             try:
-                if not isinstance(self.solver, BlackBox):
-                    z = x_plan.build(x_leaves)
-                    if self.prepare is not None:
-                        z = self.prepare(z, batch)
+                if loss is not None and not isinstance(self.solver, BlackBox):
+                    with seen:
+                        z = x_plan.build(x_leaves)
+                        if self.prepare is not None:
+                            z = self.prepare(z, batch)
+                        value = loss(z, y_plan.build(y), batch)
+                    scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
-                    assert loss is not None
-                    constants = z_plan.build(trees.detach(t) for t in z_leaves)
-                    scalar(loss(constants, y_plan.build(y), batch), "The inner loss")
+                    used = seen.which()
             except PzoboError:
                 raise
             except Exception as error:
@@ -289,7 +293,7 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        problem = Known(self._kernel(z_plan, y_plan), tuple(modules), z_size)
+        problem = Known(self._kernel(z_plan, y_plan, modules), z_size, used)
         self._known[signature] = problem
         return problem
 

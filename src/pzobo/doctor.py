@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pzobo.errors import CurvatureError, OptionError, PzoboError, SmoothingError
+from pzobo.errors import CurvatureError, NoResponseWarning, OptionError, PzoboError, SmoothingError
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.directional import Directional
-from pzobo.jacobians.forward import ForwardMode
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.jacobians.zeroth_order import PZOBO
 from pzobo.problem import Problem
-from pzobo.solvers import GD, BlackBox, Iterative, Solver
+from pzobo.solvers import GD, Iterative, Solver
 from pzobo.theory.diagnosis import Diagnosis, Finding, Level
 from pzobo.theory.flat import Flat, curvature, slope
 from pzobo.theory.reference import Reference, length, reference
 from pzobo.theory.spectrum import spectrum
-from pzobo.theory.suggest import directions, smoothing, suggest
+from pzobo.theory.suggest import directions, suggest
+from pzobo.theory.trial import Trial, blame_mu, distance
 from pzobo.trees import Tree
 
 FLAT = 1e-6
@@ -63,7 +65,7 @@ def doctor(
     if solver is None:
         solver = GD(lr=1 / max(_inner_spectrum(flat, flat.y0, generator)[1], 1e-12), steps=20)
     jacobian.check(solver)
-    patient = _Patient(flat, solver, jacobian, target, draws, max_steps, generator)
+    patient = _Patient(flat, solver, jacobian, Trial(flat, solver, draws), target, max_steps, generator)
     return patient.examine()
 
 
@@ -72,31 +74,21 @@ def _inner_spectrum(flat: Flat, y: Tensor, generator: torch.Generator) -> tuple[
     return found.low, found.high
 
 
+@dataclass
 class _Patient:
     """The state of one examination: numbers so far, and findings."""
 
-    def __init__(
-        self,
-        flat: Flat,
-        solver: Solver,
-        jacobian: Jacobian,
-        target: float,
-        draws: int,
-        max_steps: int,
-        generator: torch.Generator,
-    ) -> None:
-        self.flat, self.solver, self.jacobian = flat, solver, jacobian
-        self.target, self.draws, self.max_steps, self.generator = target, draws, max_steps, generator
-        self.findings: list[Finding] = []
-        self.numbers: dict[str, Any] = dict.fromkeys(
-            ("residual", "direct", "indirect", "path_error", "mu_error", "direction_error", "error"), math.nan
-        ) | {
-            "signal_to_noise": math.nan,
-            "cosine": math.nan,
-            "curvature": (math.nan, math.nan),
-            "steps_needed": None,
-            "suggestion": None,
-        }
+    flat: Flat
+    solver: Solver
+    jacobian: Jacobian
+    trial: Trial
+    target: float
+    max_steps: int
+    generator: torch.Generator
+    findings: list[Finding] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    whole: str = "the true hypergradient"
+    """What estimates are compared with."""
 
     def say(self, name: str, level: Level, text: str) -> None:
         self.findings.append(Finding(name, level, text))
@@ -107,8 +99,10 @@ class _Patient:
             truth = self.truth(y)
             if truth is not None:
                 self.parts(truth)
-                self.path(truth)
-                self.estimate(truth)
+                if truth.norm > 0:
+                    self.path(truth)
+                    self.estimate(truth)
+                    self.others(truth)
         self.suggest()
         return Diagnosis(findings=tuple(self.findings), **self.numbers)
 
@@ -135,7 +129,7 @@ class _Patient:
                 "inner problem not convex",
                 "problem",
                 f"d2g/dy2 has the eigenvalue {low:.3g} at y^N (the largest is {high:.3g}): y* may not exist, or not "
-                "depend smoothly on x. Regularise g, run more inner steps, or take Unrolled or PZOBO, which follow the path.",
+                "depend smoothly on x. Regularise g, run more steps, or take Unrolled or PZOBO, which follow the path.",
             )
         elif low <= FLAT * high:
             self.say(
@@ -153,12 +147,21 @@ class _Patient:
         return True
 
     def truth(self, y: Tensor) -> Reference | None:
-        try:
-            truth = reference(self.flat, start=y)
-        except CurvatureError:
-            return None
+        """The true hypergradient; that of the path where the inner problem has no one solution."""
         low, high = self.numbers["curvature"]
-        return truth if low > FLAT * high and truth.solved else None
+        if low > FLAT * high:
+            found = reference(self.flat, start=y)
+            if found.solved:
+                return found
+        if not isinstance(self.solver, Iterative):
+            return None
+        self.whole = "the exact hypergradient of the path"
+        direct, v = self.flat.parts(y)
+        return Reference(y, self.numbers["residual"], direct, v, self._of_path(self.solver.steps) - direct)
+
+    def _of_path(self, steps: int) -> Tensor:
+        solver = dataclasses.replace(self.solver, steps=steps)  # type: ignore[call-arg]
+        return self.flat.estimator(solver, Unrolled(checkpoint=True), check=False)()
 
     def parts(self, truth: Reference) -> None:
         """Direct and indirect share of the hypergradient."""
@@ -177,131 +180,80 @@ class _Patient:
     def path(self, truth: Reference) -> None:
         """Are there enough inner steps?"""
         residual = self.numbers["residual"]
-        if not isinstance(self.solver, Iterative) or truth.norm == 0:
+        if not isinstance(self.solver, Iterative) or not self.whole.startswith("the true"):
             level: Level = "ok" if residual < 1e-2 else "warning"
-            self.say("inner solution", level, f"|dg/dy| at y is {residual:.1e} of that at y0.")
+            self.say("inner solution", level, f"|dg/dy| at y^N is {residual:.1e} of that at y0.")
             return
+
+        def error(steps: int) -> float:
+            return length(self._of_path(steps) - truth.gradient) / truth.norm
+
         allowed, steps = self.target / 2, self.solver.steps
-        error = self.numbers["path_error"] = self._path_error(truth, steps)
+        off = left = self.numbers["path_error"] = error(steps)
         needed = steps
-        while needed < self.max_steps and self._path_error(truth, needed) > allowed:
+        while needed < self.max_steps and left > allowed:
             needed = min(2 * needed, self.max_steps)
-        enough = self._path_error(truth, needed) <= allowed
-        self.numbers["steps_needed"] = needed if enough else None
-        text = f"N = {steps} inner steps leave |dg/dy| at {residual:.1e} of its start; the hypergradient is {error:.2g} off."
-        if error <= allowed:
+            left = error(needed)
+        self.numbers["steps_needed"] = needed if left <= allowed else None
+        text = f"N = {steps} steps leave |dg/dy| at {residual:.1e} of its start, and the hypergradient {off:.2g} off."
+        if off <= allowed:
             self.say("inner solution", "ok", text)
         else:
-            more = f"about {needed} steps" if enough else f"more than {needed} steps, or another solver"
+            more = f"about {needed} steps" if left <= allowed else f"more than {needed} steps, or another solver"
             self.say("too few inner steps", "problem", f"{text} It takes {more}; or start at a warm y0.")
-
-    def _path_error(self, truth: Reference, steps: int) -> float:
-        solver = dataclasses.replace(self.solver, steps=steps)  # type: ignore[call-arg]
-        found = self.flat.estimator(solver, self._exact(), check=False)()
-        return length(found - truth.gradient) / truth.norm
-
-    def _exact(self) -> Unrolled:
-        return Unrolled(checkpoint=True)
 
     def estimate(self, truth: Reference) -> None:
         """How good is the estimate in use, and what is it that makes it bad?"""
-        if truth.norm == 0:
-            return
         try:
-            self.flat.estimator(self.solver, self.jacobian)()
+            with warnings.catch_warnings(action="ignore", category=NoResponseWarning):
+                self.flat.estimator(self.solver, self.jacobian)()
         except SmoothingError as problem:
             self.say("mu too small", "problem", str(problem))
         except PzoboError as problem:
             self.say("no estimate", "problem", str(problem))
             return
-        found = self._draw(self.jacobian)
+        found = self.trial(self.jacobian)
         mean = torch.stack(found).mean(0)
-        noise = _rms([e - mean for e in found]) * math.sqrt(len(found) / max(1, len(found) - 1))
-        error = self.numbers["error"] = _rms([e - truth.gradient for e in found]) / truth.norm
+        noise = distance(found, [mean]) * math.sqrt(len(found) / max(1, len(found) - 1))
+        error = self.numbers["error"] = distance(found, [truth.gradient]) / truth.norm
         cosines = [float(torch.dot(e, truth.gradient)) / max(length(e) * truth.norm, 1e-300) for e in found]
         cosine = self.numbers["cosine"] = sum(cosines) / len(cosines)
         ratio = self.numbers["signal_to_noise"] = length(mean) / noise if noise > 1e-12 * length(mean) else math.inf
         if isinstance(self.jacobian, Directional):
-            self._directional(truth, found)
+            self.directions(truth, found)
         noisy = "no noise" if math.isinf(ratio) else f"signal to noise {ratio:.2g}"
         name = type(self.jacobian).__name__
-        text = f"{name} is {error:.2g} off the true hypergradient (cosine {cosine:.2f}, {noisy})."
+        text = f"{name} is {error:.2g} off {self.whole} (cosine {cosine:.2f}, {noisy})."
         self.say("estimate", "ok" if error <= self.target else "warning", text)
 
-    def _draw(self, jacobian: Jacobian) -> list[Tensor]:
-        """Draws of the hypergradient; the same directions for every Jacobian with the same sampler."""
-        sampler = getattr(jacobian, "sampler", None)
-        if sampler is not None:
-            fresh = dataclasses.replace(sampler, seed=0, generator=None)
-            jacobian = dataclasses.replace(jacobian, sampler=fresh)  # type: ignore[type-var]
-        estimate = self.flat.estimator(self.solver, jacobian, check=False)
-        return [estimate() for _ in range(self.draws if sampler is not None else 1)]
-
-    def _directional(self, truth: Reference, found: list[Tensor]) -> None:
+    def directions(self, truth: Reference, found: list[Tensor]) -> None:
         """The parts of the error that mu and the directions have, from the same directions without mu."""
         jacobian = self.jacobian
         assert isinstance(jacobian, Directional)
-        straight = self._straight(truth)
+        straight = self.trial.without_mu(jacobian, truth, self.generator)
         if isinstance(jacobian, PZOBO):
-            off = self.numbers["mu_error"] = _rms([a - b for a, b in zip(found, straight, strict=True)]) / truth.norm
-            if off > self.target / 2 or not math.isfinite(off):
-                self._blame_mu(straight, off, truth.norm)
-        exact = self.flat.estimator(self.solver, self._exact(), check=False)() if self._has_path() else truth.gradient
-        off = self.numbers["direction_error"] = _rms([e - exact for e in straight]) / truth.norm
+            off = self.numbers["mu_error"] = distance(found, straight) / truth.norm
+            if not off <= self.target / 2 and "mu too small" not in [f.name for f in self.findings]:
+                self.say(*blame_mu(self.trial, jacobian, straight, truth.norm))
+        exact = self._of_path(self.solver.steps) if isinstance(self.solver, Iterative) else truth.gradient
+        off = self.numbers["direction_error"] = distance(straight, [exact]) / truth.norm
         if off > self.target:
+            kind = type(jacobian.sampler).__name__
             enough = directions(jacobian.sampler, self.flat.p, self.target, self.numbers["indirect"])
             self.say(
                 "too few directions",
                 "problem",
-                f"Q = {jacobian.directions} for p = {self.flat.p} outer variables leaves {off:.2g} of the hypergradient as "
-                f"noise or shrinkage; {self.target:g} takes Q = {enough} {type(jacobian.sampler).__name__} directions. "
-                + self._other(),
+                f"Q = {jacobian.directions} for p = {self.flat.p} outer variables leaves {off:.2g} of the "
+                f"hypergradient as noise or shrinkage; an error of {self.target:g} takes Q = {enough} {kind} directions.",
             )
 
-    def _has_path(self) -> bool:
-        return isinstance(self.solver, Iterative)
-
-    def _straight(self, truth: Reference) -> list[Tensor]:
-        """The same draws with mu -> 0: by forward mode, or with the best mu where that cannot be had."""
-        j = self.jacobian
-        assert isinstance(j, Directional)
-        options = {name: getattr(j, name) for name in ("directions", "sampler", "shrink", "at", "batching")}
-        if not isinstance(self.solver, BlackBox):
-            try:
-                return self._draw(ForwardMode(**options))
-            except (RuntimeError, NotImplementedError, PzoboError):
-                pass
-        best = smoothing(self.flat, self.solver, truth, j.sampler, j.directions, self.target, self.generator)[0]
-        return self._draw(PZOBO(mu=best, antithetic=True, **options))
-
-    def _blame_mu(self, straight: list[Tensor], off: float, size: float) -> None:
-        assert isinstance(self.jacobian, PZOBO)
-
-        def error(mu: float) -> float:
-            found = self._draw(dataclasses.replace(self.jacobian, mu=mu))  # type: ignore[type-var]
-            value = _rms([a - b for a, b in zip(found, straight, strict=True)]) / size
-            return value if math.isfinite(value) else math.inf
-
-        mu = self.jacobian.mu
-        small = error(10 * mu) < error(mu / 10)
-        if small and "mu too small" in [f.name for f in self.findings]:
-            return
-        why = (
-            "rounding is divided by mu"
-            if small
-            else "the response bends over that distance, or a path leaves its range"
-        )
-        self.say(
-            "mu too small" if small else "mu too large",
-            "problem",
-            f"mu = {mu:g} puts the estimate {off:.2g} off: {why}. Ten times {'larger' if small else 'smaller'} it is "
-            f"{min(error(10 * mu), error(mu / 10)):.2g}.",
-        )
-
-    def _other(self) -> str:
-        if not self._has_path():
-            return "With a black box, fewer outer variables or antithetic paths help."
-        return "Since g can be differentiated, Implicit(CG(20)) or Unrolled(products='difference') have no such noise."
+    def others(self, truth: Reference) -> None:
+        """Which other estimate would do at this x, with this solver?"""
+        found = self.trial.others(truth, self.generator)
+        good = [name for name, off in found.items() if off <= self.target]
+        advice = f"Take {good[0]}." if good else "None of them is good enough: look at the inner problem first."
+        listed = ", ".join(f"{name} {off:.1e}" for name, off in found.items())
+        self.say("other estimates", "note", f"relative errors: {listed}. {advice}")
 
     def suggest(self) -> None:
         try:
@@ -310,7 +262,3 @@ class _Patient:
             self.say("no suggestion", "note", str(error))
             return
         self.numbers["suggestion"] = found
-
-
-def _rms(tensors: list[Tensor]) -> float:
-    return math.sqrt(sum(length(t) ** 2 for t in tensors) / len(tensors))

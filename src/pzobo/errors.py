@@ -51,5 +51,9 @@ class CompileError(PzoboError, RuntimeError):
     """`compile=True` did not work for this loss."""
 
 
+class NoResponseWarning(UserWarning):
+    """y did not change at all with x."""
+
+
 class StaleError(PzoboError, RuntimeError):
     """Something was changed in place, or replaced, before it was used."""

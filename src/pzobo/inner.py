@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.kernel import Kernel, Z
-from pzobo.replay import Replay, watched
+from pzobo.replay import Replay, uncached, watched
 from pzobo.solvers import BlackBox, ClosedForm, Iterative
 from pzobo.trees import Leaves, Plan, Tree
 
@@ -56,7 +56,8 @@ class Inner:
         """y^N at these values of the variables."""
         solver = self.solver
         if isinstance(solver, Iterative):
-            return self.kernel.path(self.feed(variables), self.y0, functional=functional, known=self.known)[0]
+            with uncached():
+                return self.kernel.path(self.feed(variables), self.y0, functional=functional, known=self.known)[0]
         if isinstance(solver, ClosedForm):
             return self.formula(variables)
         assert isinstance(solver, BlackBox)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pzobo import trees
 from pzobo.compiled import Compiled
 from pzobo.errors import ScalarLossError
+from pzobo.replay import buffers, frozen
 from pzobo.solvers import GD, Iterative
 from pzobo.trees import Leaves, Plan, Tree
 
@@ -32,12 +33,22 @@ BLOCK = 10
 class Kernel:
     """g and one step of its solver, for one structure of z and y."""
 
-    def __init__(self, loss: Callable[..., Tensor] | None, solver: Any, z: Plan, y: Plan, compile: bool) -> None:
+    def __init__(
+        self,
+        loss: Callable[..., Tensor] | None,
+        solver: Any,
+        z: Plan,
+        y: Plan,
+        compile: bool,
+        modules: Sequence[nn.Module] = (),
+    ) -> None:
         self.loss: Any = loss
         self.solver = solver
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
+        self.modules = modules
+        """The modules with buffers that the problem was seen to call."""
         self._compiled: dict[str, Compiled] = {}
         self._ready = False
         self._questions = 0
@@ -136,7 +147,8 @@ class Kernel:
             if not self._ready:
                 # Both functions are compiled at the first path, so that no later N has to.
                 self._ready = True
-                self.compiled("single")(leaves, pairs[:1], shift)
+                with torch.random.fork_rng(), frozen(buffers(self.modules)):
+                    self.compiled("single")(leaves, pairs[:1], shift)
             name = "block" if steps == BLOCK else "single"
             if len(pairs) > 1:
                 leaves = self.compiled(name)(leaves, pairs, shift)
@@ -260,10 +272,10 @@ def probe_length(y: Leaves, q: Leaves) -> Tensor:
 
     In float32 it is 0.01 |y| / |q|.
     """
-    tiny = 1e-30
     relative = 2.0 * max([torch.finfo(t.dtype).eps for t in y]) ** (1 / 3)
     size = trees.norm(y)
-    length: Tensor = relative * torch.where(size > 0, size, 1.0) / trees.norm(q).clamp_min(tiny)
+    along = trees.norm(q)
+    length: Tensor = relative * torch.where(size > 0, size, 1.0) / torch.where(along > 0, along, 1.0)
     return length
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import optree
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.overrides import TorchFunctionMode
 
 States = tuple[tuple[torch.device | None, Tensor], ...]
 
@@ -20,11 +22,12 @@ States = tuple[tuple[torch.device | None, Tensor], ...]
 class Replay:
     """Conditions of a first evaluation, between `start()` and `stop()`; `again()` restores them for another."""
 
-    def __init__(self, tensors: Sequence[Tensor], modules: Iterable[nn.Module] = ()) -> None:
+    def __init__(self, tensors: Sequence[Tensor], modules: Sequence[nn.Module] = (), compiled: bool = False) -> None:
         self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
         kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
-        self._buffers = [buffer for module in modules for buffer in module.buffers(recurse=False)]
+        self._modules = modules
+        self._compiled = compiled
         self._before: States = ()
         self._random: States = ()
 
@@ -50,15 +53,16 @@ class Replay:
     def again(self) -> AbstractContextManager[Any]:
         """The same conditions once more. What is drawn or written inside leaves no trace outside."""
         changed = [entry for entry in self._autocast if _autocast(entry[0]) != entry[1:]]
-        if not (changed or self._random or self._buffers):
+        if not (changed or self._random or self._modules):
             return nullcontext()
         stack = ExitStack()
         for kind, enabled, dtype in changed:
             stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
         if self._random:
             stack.enter_context(_random_state(self._random))
-        if self._buffers:
-            stack.enter_context(frozen(self._buffers))
+        if self._modules:
+            # Compiled code does not call hooks, so there the modules that were seen at the first look must do.
+            stack.enter_context(frozen(buffers(self._modules)) if self._compiled else watched())
         return stack
 
 
@@ -85,6 +89,22 @@ def _random_state(states: States) -> Iterator[None]:
         yield
     finally:
         _set(before)
+
+
+def buffers(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The modules' own buffers."""
+    return [buffer for module in modules for buffer in module.buffers(recurse=False)]
+
+
+@contextmanager
+def uncached() -> Iterator[None]:
+    """Autocast without its cache, which would keep a copy of every y of a path."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 @contextmanager
@@ -124,3 +144,24 @@ def watched() -> Iterator[list[nn.Module]]:
         hook.remove()
         modules.extend(seen)
         _restore([pair for kept in seen.values() for pair in kept])
+
+
+class Seen(TorchFunctionMode):
+    """Which of some tensors are looked at by any torch function, method or attribute inside this context?
+
+    Not the graph is asked but the calls, so that what is used in a way that cannot be differentiated counts too.
+    """
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        super().__init__()
+        self._leaves = leaves
+        self._seen: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given: Any = (args, kwargs)
+        self._seen.update(id(t) for t in optree.tree_leaves(given) if isinstance(t, Tensor))
+        return func(*args, **kwargs)
+
+    def which(self) -> tuple[bool, ...]:
+        return tuple(id(leaf) in self._seen for leaf in self._leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,15 @@ from torch import Tensor
 
 from pzobo import trees
 from pzobo.directions import Gaussian, Sampler, Space
-from pzobo.errors import DirectionsError, DivergenceError, NonFiniteError, OptionError, SmoothingError, StructureError
+from pzobo.errors import (
+    DirectionsError,
+    DivergenceError,
+    NonFiniteError,
+    NoResponseWarning,
+    OptionError,
+    SmoothingError,
+    StructureError,
+)
 from pzobo.options import positive, whole
 from pzobo.replay import Replay, watched
 from pzobo.response import attach
@@ -134,6 +143,13 @@ def check_lengths(lengths: list[Tensor], floor: Tensor) -> None:
     """Refuse changes that are no longer than rounding noise."""
     noise, *numbers = torch.stack([floor.to(lengths[0]), *lengths]).tolist()
     length = max(numbers)
+    if length == 0:
+        warnings.warn(
+            "No perturbed path differs from the base path at all: either y does not respond to x, or mu is so small "
+            "that the difference is lost in rounding.",
+            NoResponseWarning,
+            stacklevel=2,
+        )
     if 0 < length < noise:
         raise SmoothingError(
             f"mu is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use a mu "

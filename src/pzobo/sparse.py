@@ -86,7 +86,22 @@ class SparseMatrix(Tensor):
 
     def rows(self, index: Tensor) -> SparseMatrix:
         """The matrix of some of the rows: a minibatch."""
-        return type(self).from_torch(self._plain().to_sparse_coo().index_select(0, index))
+        return type(self).from_torch(self._plain().to_sparse_coo().index_select(0, index))._padded()
+
+    def _padded(self) -> SparseMatrix:
+        """The same matrix with zeros after its values, up to one of eight numbers for each power of two.
+
+        Compiled code is made for a number of values: so minibatches share a few of them.
+        """
+        count = self.parts[2].numel()
+        unit = max(1, 2 ** (count.bit_length() - 4))
+        more = -count % unit
+        padded = []
+        for crow, col, values in (self.parts[:3], self.parts[3:]):
+            end = crow.clone()
+            end[-1] += more
+            padded += [end, torch.cat([col, col.new_zeros(more)]), torch.cat([values, values.new_zeros(more)])]
+        return SparseMatrix(tuple(padded), tuple(self.shape))
 
     def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
         """The same matrix as a dense tensor."""
@@ -101,17 +116,18 @@ class SparseMatrix(Tensor):
 
     # What torch asks of a tensor subclass
 
-    def __tensor_flatten__(self) -> tuple[list[str], tuple[int, ...]]:
-        return [f"_{name}" for name in _PARTS], tuple(self.shape)
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
+        # The number of values is part of what compiled code is made for.
+        return [f"_{name}" for name in _PARTS], (tuple(self.shape), self.parts[2].numel())
 
     @staticmethod
     def __tensor_unflatten__(
-        parts: dict[str, Tensor], shape: tuple[int, ...], _size: Any, _stride: Any
+        parts: dict[str, Tensor], about: tuple[Any, ...], _size: Any, _stride: Any
     ) -> SparseMatrix:
-        return SparseMatrix(tuple(parts[f"_{name}"] for name in _PARTS), shape)
+        return SparseMatrix(tuple(parts[f"_{name}"] for name in _PARTS), about[0])
 
     def _stable_hash_for_caching(self) -> str:
-        return hashlib.sha256(repr((type(self).__name__, tuple(self.shape), self.dtype)).encode()).hexdigest()
+        return hashlib.sha256(repr((type(self).__name__, self.__tensor_flatten__(), self.dtype)).encode()).hexdigest()
 
     def _like(self, shape: tuple[int, ...]) -> SparseMatrix:
         return SparseMatrix(self.parts, tuple(shape))

@@ -122,7 +122,8 @@ def is_finite(leaves: Sequence[Tensor]) -> bool:
 def add(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -> Leaves:
     """a + scale * b, leaf by leaf."""
     if isinstance(scale, Tensor):
-        return tuple((s + scale.to(wide(s.dtype)) * t).to(s.dtype) for s, t in zip(a, b, strict=True))
+        # A tensor without dimensions does not widen what it is multiplied with.
+        return tuple((s + scale.to(wide(s.dtype)) * t.to(wide(s.dtype))).to(s.dtype) for s, t in zip(a, b, strict=True))
     return tuple(torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True))
 
 

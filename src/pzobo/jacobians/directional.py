@@ -76,19 +76,18 @@ class Directional(Jacobian):
             )
 
         def pullback(v: Leaves) -> Leaves:
-            try:
-                return attempt(v, chunk)
-            except PzoboError:
-                raise
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-                if self.batching == "auto" and chunk > 1:
-                    # Something in the loss has no batching rule; if it is wrong for another reason, the loop says so.
-                    return attempt(v, 1)
-                advice = self.advice(chunk)
-                if not advice:
+            # "auto" falls back on the loop where something in the loss has no batching rule.
+            for size in (chunk, 1) if self.batching == "auto" and chunk > 1 else (chunk,):
+                try:
+                    return attempt(v, size)
+                except PzoboError:
                     raise
-                raise RequirementError(
-                    f"{type(self).__name__} failed on this problem ({str(error).strip().splitlines()[0]}). {advice}"
-                ) from error
+                except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+                    reason = error
+            advice = self.advice(size)
+            if not advice:
+                raise reason
+            what = str(reason).strip().splitlines()[0]
+            raise RequirementError(f"{type(self).__name__} failed on this problem ({what}). {advice}") from reason
 
         return y, pullback

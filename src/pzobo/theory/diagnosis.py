@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,28 +25,29 @@ class Diagnosis:
     """What `doctor` found. `print` it; the numbers are in the fields, NaN where they could not be had."""
 
     findings: tuple[Finding, ...]
-    residual: float
+    residual: float = math.nan
     """|dg/dy| at y^N as a part of that at y0."""
-    curvature: tuple[float, float]
+    curvature: tuple[float, float] = (math.nan, math.nan)
     """The extreme eigenvalues of d2g/dy2 at y^N."""
-    steps_needed: int | None
-    direct: float
+    steps_needed: int | None = None
+    """Inner steps that would be enough."""
+    direct: float = math.nan
     """|df/dx| as a part of the hypergradient's length."""
-    indirect: float
+    indirect: float = math.nan
     """|(dy/dx)^T df/dy| as a part of the hypergradient's length."""
-    path_error: float
+    path_error: float = math.nan
     """Of the exact hypergradient of the path, relative to the true one."""
-    mu_error: float
+    mu_error: float = math.nan
     """What mu adds, by smoothing or by rounding."""
-    direction_error: float
+    direction_error: float = math.nan
     """What the random directions add."""
-    error: float
+    error: float = math.nan
     """Of the estimate in use, relative to the true one: a root mean square."""
-    signal_to_noise: float
+    signal_to_noise: float = math.nan
     """|mean estimate| / root mean square deviation from it; infinite without randomness."""
-    cosine: float
+    cosine: float = math.nan
     """Between the estimate in use and the true one, on average."""
-    suggestion: Suggestion | None
+    suggestion: Suggestion | None = None
 
     @property
     def healthy(self) -> bool:

@@ -149,8 +149,10 @@ def curvature(fn: Function, at: Tensor) -> Function:
             gradient = torch.autograd.grad(value, w, create_graph=True)[0] if value.requires_grad else None
         except RuntimeError:
             return _differences(fn, at)
-    if gradient is None or not gradient.requires_grad:
+    if gradient is None:
         return torch.zeros_like
+    if not gradient.requires_grad:  # constant; or from a function that can be differentiated only once and does not say
+        return _differences(fn, at)
 
     def product(q: Tensor) -> Tensor:
         try:

@@ -177,7 +177,7 @@ def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int)
 
 def directions(sampler: Sampler, p: int, allowed: float, share: float) -> int:
     """The least Q for this relative error, when `share` is what the indirect part is of the whole."""
-    return directions_needed(sampler, p, min(1.0, (allowed / max(share, 1e-300)) ** 2))
+    return directions_needed(sampler, p, min(1.0, (allowed / max(share, 1e-100)) ** 2))
 
 
 def smoothing(
@@ -216,8 +216,8 @@ def smoothing(
     error = math.hypot(up * mu, down / mu) / truth.norm
     name = str(flat.x.dtype).removeprefix("torch.")
     text = (
-        f"mu: in {name} <v, y^N> is known to {noise:.1e}, and along a direction it bends by {bend:.2g}: rounding and "
-        f"smoothing cost the same at mu = {least:.2g}, and mu = {mu:.2g} has a relative error of {error:.1e}."
+        f"mu: in {name} <v, y^N> is known to {noise:.1e}, and its second difference is at most {bend:.2g}: rounding "
+        f"and smoothing cost the same at mu = {least:.2g}, and mu = {mu:.2g} has a relative error of {error:.1e}."
     )
     if error > allowed:
         text += " That is much for this target: use float64, or PZOBO(antithetic=True), whose smoothing error is mu^2."

@@ -1,0 +1,138 @@
+"""The exact laws: Gaussian moments, the error of each sampler for a linear response, and the sharp bounds."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import pzobo
+from pzobo.theory import Constants, sharp, variance_bound
+
+sympy = pytest.importorskip("sympy")
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 6])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 6])
+def test_gaussian_moments_by_integration(p, k):
+    r = sympy.Symbol("r", positive=True)
+    density = r ** (p - 1) * sympy.exp(-(r**2) / 2)
+    moment = sympy.integrate(r**k * density, (r, 0, sympy.oo)) / sympy.integrate(density, (r, 0, sympy.oo))
+    assert sharp.gaussian_moment(p, k) == pytest.approx(float(moment), rel=1e-12)
+    assert sharp.gaussian_moment(p, 6) == pytest.approx(p * (p + 2) * (p + 4))
+    assert sharp.gaussian_moment(p, 3) <= (p + 3) ** 1.5  # as in Lemma 3
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_the_mean_squared_error_of_one_gaussian_direction(p):
+    """E |(<a, u> u - a)|^2 = (p + 1) |a|^2, from the moments 1, 3 of each coordinate."""
+    u, a = sympy.symbols(f"u:{p}"), sympy.symbols(f"a:{p}")
+    inner = sum(x * y for x, y in zip(a, u, strict=True))
+    error = sympy.Poly(sympy.expand(sum((inner * ui - ai) ** 2 for ui, ai in zip(u, a, strict=True))), *u)
+    moments = {0: 1, 2: 1, 4: 3}
+    mean = sum(c * math.prod(moments.get(e, 0) for e in powers) for powers, c in error.terms())
+    assert sympy.simplify(mean - (p + 1) * sum(x**2 for x in a)) == 0
+
+
+def test_signs_and_coordinates_by_enumeration():
+    p, a = 4, torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+
+    def error(sets):
+        values = [((us @ a) @ us / len(us) - a).square().sum() for us in sets]
+        return float(torch.stack(values).mean() / a.square().sum())
+
+    signs = [torch.tensor(s, dtype=torch.float64) for s in itertools.product((-1.0, 1.0), repeat=p)]
+    pairs = [torch.stack(pair) for pair in itertools.product(signs, repeat=2)]
+    assert sharp.linear_error(pzobo.Rademacher(), p, 2) == pytest.approx(error(pairs), rel=1e-12)
+    axes = math.sqrt(p) * torch.eye(p, dtype=torch.float64)
+    for Q in range(1, p + 1):
+        sets = [axes[list(c)] for c in itertools.combinations(range(p), Q)]
+        assert sharp.linear_error(pzobo.Coordinate(), p, Q) == pytest.approx(error(sets), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("sampler", [pzobo.Gaussian, pzobo.Sphere, pzobo.Orthogonal, pzobo.UnitPerTensor])
+@pytest.mark.parametrize("shrink", [False, True, 0.3])
+def test_every_sampler_by_monte_carlo(sampler, shrink):
+    """The library's own backward on a linear function, against the law, within four standard errors."""
+    if sampler is pzobo.UnitPerTensor and shrink == 0.3:
+        pytest.skip("its estimate is biased, and the law for s is that of unbiased ones")
+    p, Q = 6, 4
+    a = torch.linspace(-1, 2, p, dtype=torch.float64)
+    x = torch.zeros(p, dtype=torch.float64, requires_grad=True)
+    stream = sampler(seed=0)
+    errors = []
+    for _ in range(400):
+        loss = pzobo.smooth(lambda x: a @ x, x, mu=1.0, directions=Q, sampler=stream, shrink=shrink)
+        (estimate,) = torch.autograd.grad(loss, x)
+        errors.append((estimate - a).square().sum() / a.square().sum())
+    errors = torch.stack(errors)
+    law = sharp.linear_error(sampler(), p, Q, shrink=shrink)
+    assert float(errors.mean()) == pytest.approx(law, abs=4 * float(errors.std()) / 20 + 1e-12)
+
+
+@pytest.mark.parametrize("sampler", [pzobo.Gaussian(), pzobo.Rademacher(), pzobo.Orthogonal()])
+def test_the_default_shrinkage_is_the_best(sampler):
+    best = sharp.linear_error(sampler, 20, 5, shrink=True)
+    grid = torch.linspace(0.001, 1, 1000).tolist()
+    assert best == pytest.approx(min(sharp.linear_error(sampler, 20, 5, shrink=s) for s in grid), rel=1e-4)
+    assert best < 1
+
+
+@pytest.mark.parametrize("sampler", [pzobo.Gaussian(), pzobo.Sphere(), pzobo.Orthogonal()])
+@pytest.mark.parametrize("error", [0.5, 0.1, 0.01])
+def test_the_least_number_of_directions(sampler, error):
+    Q = sharp.directions_needed(sampler, 50, error)
+    assert sharp.linear_error(sampler, 50, Q, shrink=True) <= error
+    assert Q == 1 or sharp.linear_error(sampler, 50, Q - 1, shrink=True) > error
+
+
+def test_the_zeroth_order_error_bounds_a_quadratic_and_is_exact_without_mu():
+    """h = <b, x> + |x|^2 / 2 has L_h = 1, and its second difference is the largest that the bound allows."""
+    p, Q, b = 3, 2, torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(20_000, Q, p, generator=generator, dtype=torch.float64)
+    for mu in (0.0, 0.01, 0.1, 1.0):
+        slope = u @ b + mu / 2 * u.square().sum(-1)
+        errors = ((slope[..., None] * u).mean(1) - b).square().sum(1)
+        measured, stderr = float(errors.mean()), float(errors.std()) / math.sqrt(len(errors))
+        bound = sharp.zeroth_order_error(p, Q, mu, slope=float(b.norm()), curvature=1.0) ** 2
+        assert measured <= bound + 4 * stderr
+        if mu == 0:
+            assert measured == pytest.approx(bound, abs=4 * stderr)
+        if mu == 1.0:  # the noise of mu alone is within a factor of the bound: E u|u|^2 = 0 is all that is lost
+            assert measured > 0.2 * bound
+
+
+def constants(**change):
+    base = {
+        "L_f": 0.7,
+        "L_g": 3.0,
+        "mu_g": 0.8,
+        "rho": 0.4,
+        "tau": 0.3,
+        "M": 1.5,
+        "D": 2.0,
+        "sigma": 0.0,
+        "p": 5,
+        "d": 4,
+    }
+    return Constants(**(base | change))
+
+
+@pytest.mark.parametrize("N", [1, 3, 10, 40])
+def test_the_path_error_is_the_worst_case_of_its_recursion(N):
+    c, alpha = constants(), 0.3
+    q, e, distance = 1 - alpha * c.mu_g, c.kappa, c.D
+    for _ in range(N):
+        e, distance = q * e + alpha * (c.tau + c.rho * c.kappa) * distance, q * distance
+    assert sharp.jacobian_error(c, N=N, alpha=alpha) == pytest.approx(e, rel=1e-12)
+    expected = math.hypot(1, c.kappa) * c.L_f * distance + c.M * e
+    assert sharp.path_error(c, N=N, alpha=alpha) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("Q", [1, 100])
+@pytest.mark.parametrize("N", [5, 50])
+def test_sharp_is_below_the_paper(mu, Q, N):
+    for c in (constants(), constants(p=50, d=1), constants(rho=0.0, tau=0.0), constants(L_f=9.0, mu_g=0.1)):
+        assert sharp.variance_bound(c, N=N, Q=Q, mu=mu) < variance_bound(c, N=N, Q=Q, mu=mu).total
