@@ -280,6 +280,8 @@ class Argmin:
                         if self.prepare is not None:
                             z = self.prepare(z, batch)
                         value = loss(z, y_plan.build(y), batch)
+                        if isinstance(self.solver, ClosedForm):
+                            self.solver.fn(z, batch)
                     scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))

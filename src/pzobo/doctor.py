@@ -244,7 +244,7 @@ class _Patient:
                 "too few directions",
                 "problem",
                 f"Q = {jacobian.directions} for p = {self.flat.p} outer variables leaves {off:.2g} of the "
-                f"hypergradient as noise or shrinkage; an error of {self.target:g} takes Q = {enough} {kind} directions.",
+                f"hypergradient as noise or shrinkage; {self.target:g} takes Q = {enough} {kind} directions.",
             )
 
     def others(self, truth: Reference) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 
+# Said once for each process by torch when the first such tensor is made.
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
+
 aten = torch.ops.aten
 _PARTS = ("crow", "col", "values", "crow_t", "col_t", "values_t")
 
@@ -18,8 +22,7 @@ _PARTS = ("crow", "col", "values", "crow_t", "col_t", "values_t")
 @torch.library.custom_op("pzobo::spmm", mutates_args=())
 def spmm(crow: Tensor, col: Tensor, values: Tensor, rows: int, cols: int, dense: Tensor) -> Tensor:
     """A CSR matrix, given by its parts, times a dense matrix."""
-    matrix = torch.sparse_csr_tensor(crow, col, values, (rows, cols), check_invariants=False)
-    return matrix @ dense
+    return torch.sparse_csr_tensor(crow, col, values, (rows, cols), check_invariants=False) @ dense
 
 
 @spmm.register_fake
