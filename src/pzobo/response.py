@@ -26,8 +26,8 @@ class Unchanged:
             if t._version != version:
                 raise StaleError(
                     f"A tensor of shape {tuple(t.shape)} (y0, a batch or a constant in x) was changed in place "
-                    "between the forward and the backward pass, which solves the inner problem again. Change a copy, or "
-                    "change it after backward()."
+                    "between the forward and the backward pass, which solves the inner problem again. Change a "
+                    "copy, or change it after backward()."
                 )
 
 
