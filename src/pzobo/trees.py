@@ -113,8 +113,10 @@ def norm(leaves: Sequence[Tensor]) -> Tensor:
 
 def is_finite(leaves: Sequence[Tensor]) -> bool:
     """Whether every number of every leaf is finite. Their sum tells, fast; only if it is not are they all looked at."""
+    if not leaves:
+        return True
     sums = [leaf.sum() for leaf in leaves]
-    total = sums[0] if len(sums) == 1 else sum(float(s) for s in sums)
+    total = sums[0] if len(sums) == 1 else torch.stack([s.to(sums[0].device, torch.float32) for s in sums]).sum()
     return math.isfinite(total) or all(bool(leaf.isfinite().all()) for leaf in leaves)
 
 

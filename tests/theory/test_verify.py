@@ -12,7 +12,7 @@ from pzobo.theory.report import rows
 GRID = Grid(
     draws=60,
     Q=(1, 8, 64),
-    p=(4, 32),
+    p=(16, 128),
     d=(4, 32),
     N=(4, 12, 20, 28),
     mu=(1e-5, 1e-4, 1e-2, 1e-1),
