@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pzobo
+from pzobo.errors import RequirementError
 from tests.helpers import LR, STEPS, Counted, attempt, bowl, descend, leaf, normal, relative_error
 
 JACOBIANS = {
@@ -71,8 +72,11 @@ def test_second_derivatives_are_refused_not_silently_wrong() -> None:
     x = leaf(3)
     y = make(pzobo.Unrolled())(x, ZERO)
     gradient = torch.autograd.grad(y.square().sum(), x, create_graph=True)[0]
-    with pytest.raises(RuntimeError, match="twice"):
+    with pytest.raises(RequirementError, match="cannot be differentiated again"):
         gradient.sum().backward()
+    gradient = torch.autograd.grad((make(pzobo.Unrolled())(x, ZERO).square() + x**3).sum(), x, create_graph=True)[0]
+    with pytest.raises(RequirementError, match="cannot be differentiated again"):
+        torch.autograd.grad(gradient.sum(), x)
 
 
 def test_gradients_accumulate() -> None:

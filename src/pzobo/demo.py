@@ -10,7 +10,6 @@ import os
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor
 
 import pzobo
-from pzobo.errors import NoResponseWarning
 from pzobo.jacobians import Jacobian
 from pzobo.problems import linear_hr
 
@@ -53,10 +51,7 @@ class Method:
         argmin = problem.argmin(SOLVER, self.jacobian)
         if not self.whole:
             return lambda x: problem.objective(argmin, x)
-        # A single number changes very little, or not at all, along some directions by chance. In float32 `smooth` would
-        # take the first for rounding noise and refuse it, hence the double; and it warns of the second.
-        warnings.simplefilter("ignore", NoResponseWarning)
-        return lambda x: pzobo.smooth(lambda x: problem.objective(argmin, x).double(), x, mu=0.01)
+        return lambda x: pzobo.smooth(lambda x: problem.objective(argmin, x), x, mu=0.01)
 
 
 METHODS = (

@@ -22,8 +22,10 @@ class Problem:
     Args:
         loss: g as `loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
         outer_loss: f as `outer_loss(x, y, batch) -> scalar`.
-        x0, y0: where the outer and the inner variables start.
-        train, val: the batches that g and f get.
+        x0: where the outer variables start.
+        y0: where the inner variables start.
+        train: the batch that g gets.
+        val: the batch that f gets.
         prepare: as in `Argmin`.
         hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
     """

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pzobo.errors import StaleError
+from pzobo.errors import RequirementError, StaleError
 from pzobo.trees import Leaves
 
 Pullback = Callable[[Leaves], Sequence[Tensor]]
@@ -43,20 +42,31 @@ class _Attach(torch.autograd.Function):
         return tuple([t.clone() for t in y])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *v: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
         ctx.fixed.check()
-        cotangents = ctx.pullback(v)
+        with torch.no_grad():
+            cotangents = ctx.pullback(tuple([t.detach() for t in v]))
         variables, others = inputs[: ctx.count], inputs[ctx.count :]
-        answer = [c.to(t.dtype) for c, t in zip(cotangents, variables, strict=True)]
-        return (
-            None,
-            None,
-            None,
-            None,
-            *answer,
-            *(torch.zeros((), dtype=t.dtype, device=t.device).expand_as(t) for t in others),
+        answer = tuple([c.to(t.dtype) for c, t in zip(cotangents, variables, strict=True)])
+        if torch.is_grad_enabled() and answer:
+            answer = _Once.apply(len(answer), *answer, *inputs, *v)
+        zeros = [torch.zeros((), dtype=t.dtype, device=t.device).expand_as(t) for t in others]
+        return (None, None, None, None, *answer, *zeros)
+
+
+class _Once(torch.autograd.Function):
+    """Passes its first inputs on, and refuses to be differentiated, whichever input is asked about."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *inputs: Tensor) -> Leaves:
+        return tuple([t.clone() for t in inputs[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:
+        raise RequirementError(
+            "The hypergradient cannot be differentiated again: y carries an estimate of its first derivative only. "
+            "For second derivatives differentiate through a path of your own, written in plain PyTorch."
         )
 
 

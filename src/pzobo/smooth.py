@@ -31,6 +31,9 @@ Change = Callable[[Leaves], Leaves]
 NOISE = 10.0
 """A difference of less than this many roundings is called noise."""
 
+SEVERAL = 8
+"""From this many differences on, not all of them are small by chance."""
+
 
 def check_mu(mu: float) -> None:
     positive("mu", mu, SmoothingError, "a positive number; 0.01 is a good start")
@@ -175,8 +178,13 @@ def check_x(variables: Sequence[Tensor]) -> None:
         raise NonFiniteError("x holds NaN or infinity; look at the last step of the outer optimizer.")
 
 
-def noise_floor(y: Leaves) -> Tensor:
-    """The length of a change that rounding alone could make."""
+def noise_floor(y: Leaves, directions: int) -> Tensor | None:
+    """The length of a change that rounding alone could make; None where a change may be that small by chance.
+
+    One number can: a direction may be nearly orthogonal to its gradient. Several will not all be.
+    """
+    if directions * sum(t.numel() for t in y) < SEVERAL:
+        return None
     return trees.norm(y) * (NOISE * max(torch.finfo(t.dtype).eps for t in y))
 
 
@@ -252,7 +260,7 @@ def smooth(
             directions=directions,
             shrink=shrink,
             chunk=chunk_size(batching, directions, loop=True),
-            floor=noise_floor(base),
+            floor=noise_floor(base, directions),
         )
 
     constants = [t for t in leaves if isinstance(t, Tensor) and not trees.is_variable(t)]

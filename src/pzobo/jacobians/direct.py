@@ -13,7 +13,7 @@ from pzobo.trees import Leaves
 
 @dataclass(frozen=True)
 class Direct(Jacobian):
-    """dy/dx = 0, so the hypergradient is df/dx alone (first-order MAML; Eq. 2 without its second term).
+    """dy/dx = 0, so the hypergradient is df/dx alone (Eq. 2 without its second term).
 
     A method that does not beat it has not shown that its Jacobian helps.
     """

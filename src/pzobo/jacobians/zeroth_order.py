@@ -46,4 +46,4 @@ class PZOBO(Directional):
 
     def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
         check_noise(inner.variables, self.mu, self.sampler)
-        return noise_floor(y)
+        return noise_floor(y, self.directions)

@@ -1,4 +1,4 @@
-"""What is hyper-representation? The outer level learns features, the inner level a linear model on them (Eq. 5)."""
+"""What is hyper-representation? The outer level learns features, the inner level a linear model on them (Eq. 8)."""
 
 from __future__ import annotations
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pzobo.directions import Orthogonal, Sampler, Space
+from pzobo.directions import Orthogonal, Sampler
 from pzobo.errors import OptionError, RequirementError
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.jacobians.zeroth_order import PZOBO
 from pzobo.problem import Problem
-from pzobo.solvers import GD, Solver
+from pzobo.solvers import GD
 from pzobo.theory.flat import Flat, curvature
 from pzobo.theory.reference import Reference, length, reference
 from pzobo.theory.sharp import directions_needed, linear_error
+from pzobo.theory.smoothing import smoothing
 from pzobo.theory.spectrum import spectrum
 from pzobo.trees import Tree
 
-PATH_SHARE, MU_SHARE, SAFETY = 0.3, 0.3, 0.9
+PATH_SHARE, MU_SHARE, SAFETY = 0.3, 0.3, 0.8
 """Of the target: what the inner path and mu may use, and what is planned for in all. Squares add: directions get most,
 since halving their error costs three times as many paths, and halving the others' a few inner steps or nothing."""
-
-PROBES = 12
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class Suggestion:
     N: int
     Q: int
     mu: float
+    antithetic: bool
     inner_lr: float
     outer_lr: float
     sampler: Sampler
@@ -53,11 +52,12 @@ class Suggestion:
         return GD(lr=self.inner_lr, steps=self.N)
 
     def jacobian(self) -> PZOBO:
-        return PZOBO(mu=self.mu, directions=self.Q, sampler=self.sampler, at="x")
+        return PZOBO(mu=self.mu, directions=self.Q, sampler=self.sampler, antithetic=self.antithetic, at="x")
 
     def __str__(self) -> str:
+        both = " (antithetic)" if self.antithetic else ""
         head = (
-            f"N = {self.N}, Q = {self.Q}, mu = {self.mu:.2g}, inner lr = {self.inner_lr:.3g}, outer lr = "
+            f"N = {self.N}, Q = {self.Q}, mu = {self.mu:.2g}{both}, inner lr = {self.inner_lr:.3g}, outer lr = "
             f"{self.outer_lr:.3g}: predicted relative error {self.predicted:.2g} for a target of {self.target:g}."
         )
         return "\n".join([head, *(f"- {reason}" for reason in self.reasons)])
@@ -99,8 +99,8 @@ def suggest(
     N, path_error = _steps(flat, truth, rate, PATH_SHARE * target, max_steps)
     Q = directions(sampler, flat.p, target, share)
     solver = GD(lr=rate, steps=N)
-    mu, mu_error, mu_reason = smoothing(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
-    left = math.sqrt(max((SAFETY * target) ** 2 - path_error**2 - mu_error**2, (0.1 * target) ** 2))
+    smooth = smoothing(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
+    left = math.sqrt(max((SAFETY * target) ** 2 - path_error**2 - smooth.error**2, (0.1 * target) ** 2))
     Q = directions(sampler, flat.p, left, share)
     direction_error = share * math.sqrt(linear_error(sampler, flat.p, Q, shrink=True))
     smoothness = outer_smoothness(flat, truth, generator)
@@ -109,7 +109,7 @@ def suggest(
         f"and a step leaves at most {1 - rate * low:.6g} of the distance to y*.",
         f"N: {N} steps leave a relative error of {path_error:.2g} in the exact hypergradient of the path"
         + (f" (eigenvalues alone would ask for up to {worst(rate * low, path_error)})." if low > 0 else "."),
-        mu_reason,
+        smooth.text,
         _about_directions(sampler, flat.p, Q, share, direction_error, left),
         f"Outer lr: Phi's own curvature at x is about {smoothness:.3g}; noise of {target:g} lowers 1/L_Phi by "
         f"1/(1 + {target:g}^2). Theorem 1 with its constant step would divide by sqrt(K).",
@@ -118,12 +118,13 @@ def suggest(
         target=target,
         N=N,
         Q=Q,
-        mu=mu,
+        mu=smooth.mu,
+        antithetic=smooth.antithetic,
         inner_lr=rate,
         outer_lr=1 / (max(smoothness, 1e-12) * (1 + target**2)),
         sampler=sampler,
         path_error=path_error,
-        mu_error=mu_error,
+        mu_error=smooth.error,
         direction_error=direction_error,
         reasons=reasons,
     )
@@ -178,58 +179,6 @@ def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int)
 def directions(sampler: Sampler, p: int, allowed: float, share: float) -> int:
     """The least Q for this relative error, when `share` is what the indirect part is of the whole."""
     return directions_needed(sampler, p, min(1.0, (allowed / max(share, 1e-100)) ** 2))
-
-
-def smoothing(
-    flat: Flat,
-    solver: Solver,
-    truth: Reference,
-    sampler: Sampler,
-    Q: int,
-    allowed: float,
-    generator: torch.Generator,
-) -> tuple[float, float, str]:
-    """mu between its two errors: smoothing adds mu/2 |h''|, and rounding noise/mu, for h = <v, y^N>.
-
-    As large as a tenth of what is allowed lets it be: rounding may be worse at another x, and smoothing hardly.
-    """
-    space = Space.of((flat.x,))
-    span = sampler.length(space.sizes)
-    size = max(length(flat.x), 1.0)
-    eps = torch.finfo(flat.x.dtype).eps
-    key = int(torch.randint(2**62, (), generator=generator))
-    us = [sampler.draw(key, j, PROBES, space).to(flat.x) for j in range(min(PROBES, flat.p))]
-
-    def h(x: Tensor) -> float:
-        return float(torch.dot(flat.solve(solver, x=x).double(), truth.v.double()))
-
-    noise = _rounding(h, flat.x, us, size * eps / span)
-    wide = eps**0.25 * size / span
-    base = h(flat.x)
-    bends = [(h(flat.x + wide * u) - 2 * base + h(flat.x - wide * u)) / wide**2 for u in us]
-    bend = math.sqrt(sum(b * b for b in bends) / len(bends))
-    spread = math.sqrt(flat.p / Q)
-    up, down = 0.5 * bend * math.sqrt(spread**2 + 1), math.sqrt(2) * noise * spread
-    largest = 0.1 * size / span
-    least = math.sqrt(down / up) if up > 0 else largest
-    mu = min(max(least, 0.1 * allowed * truth.norm / up if up > 0 else largest), largest)
-    error = math.hypot(up * mu, down / mu) / truth.norm
-    name = str(flat.x.dtype).removeprefix("torch.")
-    text = (
-        f"mu: in {name} <v, y^N> is known to {noise:.1e}, and its second difference is at most {bend:.2g}: rounding "
-        f"and smoothing cost the same at mu = {least:.2g}, and mu = {mu:.2g} has a relative error of {error:.1e}."
-    )
-    if error > allowed:
-        text += " That is much for this target: use float64, or PZOBO(antithetic=True), whose smoothing error is mu^2."
-    return mu, error, text
-
-
-def _rounding(h: Callable[[Tensor], float], x: Tensor, us: list[Tensor], step: float) -> float:
-    """The rounding noise of h: how far its values scatter within a few roundings of x."""
-    values = torch.tensor([h(x + 4 * k * step * u) for u in us[:4] for k in (-1.0, -0.5, 0.5, 1.0)])
-    values = values.double()
-    least = 0.3 * torch.finfo(x.dtype).eps * float(values.abs().max())
-    return max(float(values.std()), least, 1e-300)
 
 
 def _about_directions(sampler: Sampler, p: int, Q: int, share: float, error: float, left: float) -> str:

@@ -51,16 +51,16 @@ STEPS = 16
 class Grid:
     """How much to measure."""
 
-    draws: int = 300
+    draws: int = 200
     Q: tuple[int, ...] = (1, 4, 16, 64, 256)
     p: tuple[int, ...] = (8, 16, 32, 64, 128)
-    d: tuple[int, ...] = (4, 8, 16, 32, 64)
+    d: tuple[int, ...] = (4, 8, 16, 32)
     N: tuple[int, ...] = (2, 4, 8, 12, 16, 20, 24, 28)
     mu: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     K: tuple[int, ...] = (16, 64, 256, 1024)
     S: tuple[int, ...] = (1, 4, 16, 64)
     D_f: tuple[int, ...] = (1, 4, 16, 64)
-    runs: int = 4
+    runs: int = 3
 
     @classmethod
     def quick(cls) -> Grid:

@@ -24,7 +24,7 @@ from pzobo.solvers import BlackBox, Solver
 from pzobo.theory.diagnosis import Level
 from pzobo.theory.flat import Flat
 from pzobo.theory.reference import Reference, length
-from pzobo.theory.suggest import smoothing
+from pzobo.theory.smoothing import smoothing
 
 FEW = 32
 """Up to so many outer variables, a path for each of them is worth a look."""
@@ -55,7 +55,7 @@ class Trial:
             return [estimate() for _ in range(1 if sampler is None else self.draws)]
 
     def best_mu(self, truth: Reference, generator: torch.Generator, Q: int) -> float:
-        return smoothing(self.flat, self.solver, truth, Orthogonal(), Q, 0.1, generator)[0]
+        return smoothing(self.flat, self.solver, truth, Orthogonal(), Q, 1.0, generator).mu
 
     def without_mu(self, j: Directional, truth: Reference, generator: torch.Generator) -> list[Tensor]:
         """The draws with mu -> 0: by forward mode, or with the best mu where that cannot be had."""
