@@ -18,10 +18,16 @@ def contenders(problem: Problem) -> list[Contender]:
     def outer(x: X, y: Tensor) -> tuple[X, Tensor]:
         return _eager_outer(problem, x, y)
 
+    by_hand = {"hand": problem.hand_path}
+    if problem.plain_path is not None:
+        by_hand["hand, plain formula"] = problem.plain_path
     return [
         _pzobo("eager", problem, lambda x: _eager_path(problem, x, once=True), outer),
         _pzobo("eager, as the authors", problem, lambda x: _eager_path(problem, x, once=False), outer),
-        _pzobo("hand", problem, lambda x: _hand_path(problem, x), problem.hand_outer),
+        *(
+            _pzobo(name, problem, lambda x, path=path: _hand_path(problem, path, x), problem.hand_outer)
+            for name, path in by_hand.items()
+        ),
     ]
 
 
@@ -75,5 +81,5 @@ def _eager_outer(problem: Problem, x: X, y: Tensor) -> tuple[X, Tensor]:
 
 
 @torch.no_grad()
-def _hand_path(problem: Problem, x: X) -> Tensor:
-    return problem.hand_path(problem.prepare(x, problem.train))
+def _hand_path(problem: Problem, path: Callable[[Tensor], Tensor], x: X) -> Tensor:
+    return path(problem.prepare(x, problem.train))

@@ -36,6 +36,7 @@ class Problem:
     mu: float
     outer_lr: float
     sparse: tuple[Tensor, Tensor] | None = None
+    plain_path: Callable[[Tensor], Tensor] | None = None
     direction: X = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,13 @@ def hyper_representation(
             y = torch.addmv(y, transposed, residual, beta=1 - lr * gamma, alpha=-lr / n)
         return y
 
+    def plain_path(z: Tensor) -> Tensor:
+        """The gradient as it stands in the paper, operation by operation."""
+        y = y0
+        for _ in range(steps):
+            y = y - lr * (z.T @ (z @ y - train[1]) / n + gamma * y)
+        return y
+
     def hand_outer(x: X, y: Tensor) -> tuple[X, Tensor]:
         if len(x) == 1:
             h, (a, b) = x[0].detach(), val
@@ -97,6 +105,7 @@ def hyper_representation(
         momentum=0.0,
         mu=mu,
         outer_lr=outer_lr,
+        plain_path=plain_path,
     )
 
 

@@ -125,7 +125,7 @@ def add(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -
     if isinstance(scale, Tensor):
         # A tensor without dimensions does not widen what it is multiplied with.
         return tuple((s + scale.to(wide(s.dtype)) * t.to(wide(s.dtype))).to(s.dtype) for s, t in zip(a, b, strict=True))
-    return tuple(torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True))
+    return tuple([torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True)])
 
 
 def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:

@@ -110,6 +110,16 @@ def test_the_steepest_curvature_of_a_sigmoid():
     assert float(max(values)) == pytest.approx(SIGMOID_CURVATURE, rel=1e-12)
 
 
+def test_rho_is_attained():
+    """One sample, one weight: where the sigmoid is most curved, the Hessian changes as fast as rho says."""
+    problem = logistic(1, 1, 1, scale=3.0)
+    flat, c = Flat(problem), logistic_constants(problem, 1.0)
+    s = (3 - 3**0.5) / 6
+    y = torch.log(torch.tensor([s / (1 - s)], dtype=torch.float64)) / problem.train[0][0]
+    H = [float(hessian(lambda y: flat.g(flat.x, y))(y + step)) for step in (-1e-4, 1e-4)]
+    assert abs(H[1] - H[0]) / 2e-4 == pytest.approx(c.rho, rel=1e-4)
+
+
 def test_samples_of_the_quadratic():
     problem = quadratic(3, 4, L_g=2.0)
     data = quadratic_sum(problem, 1.0)

@@ -103,6 +103,15 @@ def test_the_zeroth_order_error_bounds_a_quadratic_and_is_exact_without_mu():
             assert measured > 0.2 * bound
 
 
+@pytest.mark.parametrize("Q", [1, 3, 50])
+def test_the_zeroth_order_error_is_attained(Q):
+    """h = x|x|/2 at 0 has L_h = 1 and the difference mu/2 u|u|: its error is mu/2 mean_j |u_j|^3, a sum of known moments."""
+    u = torch.randn(40_000 // Q, Q, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    errors = (0.5 * u.abs() ** 3).mean(1).square()
+    bound = sharp.zeroth_order_error(1, Q, 1.0, slope=0.0, curvature=1.0) ** 2
+    assert float(errors.mean()) == pytest.approx(bound, abs=4 * float(errors.std()) / math.sqrt(len(errors)))
+
+
 def constants(**change):
     base = {
         "L_f": 0.7,

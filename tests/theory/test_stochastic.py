@@ -88,6 +88,22 @@ def test_the_printed_proposition_fails_in_the_frobenius_norm():
     assert error <= jacobian_error_bound(c, N=1, S=large).total
 
 
+def test_the_printed_variance_of_batches_fails_in_the_frobenius_norm():
+    """Samples y^T (A_i y / 2 - B_i x) with A_i, B_i = ± an orthogonal matrix: |B_i| = 1, but E|B_i|_F^2 = d."""
+    d, S = 30, 2
+    c = Constants(L_f=0.0, L_g=1.0, mu_g=0.5, rho=0.0, tau=0.0, M=1.0, D=1.0, sigma=0.0, p=d, d=d)
+    generator = torch.Generator().manual_seed(0)
+    Q, _ = torch.linalg.qr(torch.randn(200, d, d, generator=generator))
+    batches = Q[torch.randint(200, (2000, S), generator=generator)]
+    signs = torch.randint(0, 2, (2000, S, 1, 1), generator=generator) * 2 - 1
+    spread = float((batches * signs).mean(1).square().sum((1, 2)).mean())
+    assert spread == pytest.approx(d / S, rel=0.05)
+    r = recursion(c, S=S)
+    # Proposition 3 doubles each deviation, of d2g/dx dy and of d2g/dy2.
+    assert r.Gamma == pytest.approx(2 * (r.C_xy + r.C_y) * spread, rel=0.05)
+    assert recursion(c, S=S, printed=True).Gamma < 2 * (r.C_xy + r.C_y) * spread / 20
+
+
 def test_the_floor_of_sgd():
     """The fixed point of e <- q^2 e + alpha^2 sigma^2 / S is sigma^2 / (mu_g L S)."""
     L, m, s2, e = sympy.symbols("L mu s2 e", positive=True)
