@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,8 +49,8 @@ class Inner:
     """The batch, or the list of batches."""
     replay: Replay
     check: bool
-    known: dict[str, Any] = field(default_factory=dict)
-    """Machine code of the base path, for the other paths of this call."""
+    known: dict[str, Any] | None = None
+    """Where all steps have one batch: machine code of the base path, for the other paths of this call."""
 
     def solve(self, variables: Leaves, functional: bool = False) -> Leaves:
         """y^N at these values of the variables."""

@@ -124,12 +124,12 @@ class Kernel:
     ) -> tuple[Leaves, Leaves]:
         """y^N and the solver's state after it.
 
-        `visit` sees (z, y, state, batch) before each step. `known` is for paths that differ in z and y alone: the first
-        of them leaves its machine code there, for the others.
+        `visit` sees (z, y, state, batch) before each step. `known` is for paths on one batch that differ in z and y
+        alone: the first of them leaves its machine code there, for the others.
         """
         state: Leaves = self.solver.init(y)
         if self.compile and not functional and visit is None:
-            return self._compiled_path(feed, y, state, shift, {} if known is None else known)
+            return self._compiled_path(feed, y, state, shift, known)
         if not functional and not self.compile and visit is None:
             return self._eager_path(feed, y, state, shift)
         step = self.compiled("step") if self.compile and not functional else self.step
@@ -156,7 +156,7 @@ class Kernel:
         return y, state
 
     def _compiled_path(
-        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, known: dict[str, Any]
+        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, known: dict[str, Any] | None
     ) -> tuple[Leaves, Leaves]:
         """The path in blocks, and the rest of it step by step."""
         leaves, count = (*y, *state), len(y)
@@ -167,10 +167,13 @@ class Kernel:
                 with torch.random.fork_rng(), frozen(buffers(self.modules)):
                     self.compiled("single")(leaves, pairs[:1], shift)
             name = "block" if steps == BLOCK else "single"
-            if len(pairs) > 1:
-                leaves = self.compiled(name)(leaves, pairs, shift)
-            else:
-                leaves, known[name] = self.compiled(name).repeat(times, leaves, pairs, shift, known.get(name))
+            function = self.compiled(name)
+            if times == 1 and known is None:
+                leaves = function(leaves, pairs, shift)
+                continue
+            leaves, straight = function.repeat(times, leaves, pairs, shift, None if known is None else known.get(name))
+            if known is not None:
+                known[name] = straight
         return leaves[:count], leaves[count:]
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step

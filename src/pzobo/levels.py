@@ -107,6 +107,7 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
+        known={} if len(call.batches) == 1 else None,
     )
     return inner, call.variables
 
@@ -162,5 +163,6 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
+        known={} if len(call.batches) == 1 else None,
     )
     return inner, tuple(variables)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import pzobo
@@ -128,3 +130,29 @@ def test_compiled_and_eager_agree(jacobian):
     one = EXACT_ONES[jacobian]
     found = [hypergradient(problem, solver, one, compile=compile) for compile in (False, True)]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    p=st.integers(1, 12),
+    d=st.integers(1, 9),
+    mu_g=st.floats(0.2, 2.0),
+    condition=st.floats(1.0, 20.0),
+    seed=st.integers(0, 2**20),
+)
+def test_any_quadratic(p: int, d: int, mu_g: float, condition: float, seed: int):
+    """Random sizes, spectra and data: one of each family, against the closed form."""
+    problem = quadratic(p, d, mu_g=mu_g, L_g=mu_g * condition, seed=seed)
+    rate = 1 / (mu_g * condition)
+    steps = int(20 * condition) + 5
+    solver = pzobo.GD(lr=rate, steps=steps)
+    expected = problem.hypergradient(problem.x0)
+    for jacobian in (
+        pzobo.Implicit(pzobo.CG(steps=d + 2, tol=1e-12)),
+        pzobo.Implicit(pzobo.FixedPoint(steps=steps)),
+        pzobo.Unrolled(products="difference"),
+        pzobo.Nudged(eps=1e-2, steps=steps),
+        pzobo.PZOBO(mu=1e-2, directions=p, sampler=pzobo.Orthogonal(seed=seed)),
+    ):
+        found = hypergradient(problem, solver, jacobian)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.norm()) + 1e-7)

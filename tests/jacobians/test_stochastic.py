@@ -89,3 +89,48 @@ def test_full_batch_methods_ignore_nothing_when_batches_are_all_the_same():
         one = torch.autograd.grad(argmin(x, y0, inner[0]), x, v)[0]
         many = torch.autograd.grad(argmin(x, y0, batches=[inner[0]] * 5), x, v)[0]
         torch.testing.assert_close(one, many, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("steps", [4, 12])
+@pytest.mark.parametrize(
+    "jacobian",
+    [
+        pzobo.PZOBO(mu=1e-3, directions=p, sampler=pzobo.Orthogonal()),
+        pzobo.Unrolled(),
+        pzobo.Nudged(eps=1e-3, steps=7),
+        pzobo.ForwardMode(directions=p, sampler=pzobo.Orthogonal()),
+    ],
+    ids=lambda jacobian: type(jacobian).__name__,
+)
+def test_compiled_steps_see_their_own_batches(jacobian, steps):
+    first, second, x, y0, v = setting()
+    batches = (first + second + first)[:steps]
+    answers = []
+    for compile in (False, True):
+        argmin = pzobo.Argmin(loss, solver=pzobo.GD(lr=0.3, steps=steps), jacobian=jacobian, compile=compile)
+        for _ in range(2):
+            y = argmin(x, y0, batches=batches)
+            answers.append((y.detach(), torch.autograd.grad(y, x, v)[0]))
+    for found in answers[1:]:
+        torch.testing.assert_close(found, answers[0], rtol=1e-9, atol=1e-10)
+
+
+def test_compiled_code_sees_what_changes_between_calls():
+    """Neither a new batch, nor another value that the loss closes over, is taken for the old one."""
+    first, _, x, y0, v = setting()
+    scale = [1.0]
+    jacobian = pzobo.PZOBO(mu=1e-3, directions=p, sampler=pzobo.Orthogonal())
+
+    def scaled(x, y, batch):
+        return loss(x, y, batch) + 0.5 * scale[0] * y.square().sum()
+
+    solver = pzobo.GD(lr=0.2, steps=11)
+    compiled, eager = (
+        pzobo.Argmin(scaled, solver=solver, jacobian=jacobian, compile=compile) for compile in (True, False)
+    )
+    for scale[0], batch in [(1.0, first[0]), (1.0, first[1]), (0.5, first[1]), (1.0, first[0])]:
+        y, expected = compiled(x, y0, batch), eager(x, y0, batch)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(y, x, v), torch.autograd.grad(expected, x, v), rtol=1e-8, atol=1e-9
+        )

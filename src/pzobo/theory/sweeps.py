@@ -173,12 +173,17 @@ def against_mu(name: str, grid: Grid) -> list[Sweep]:
     return sweeps
 
 
+def steady(name: str) -> Problem:
+    """A problem whose Phi is well-conditioned, so that its slope in K shows early."""
+    return quadratic(3, 3, L_g=1.5) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=4.0)
+
+
 def against_K(name: str, grid: Grid) -> Sweep:
     """Theorem 1: the average squared gradient falls at least as 1/sqrt(K), for beta = 1/(L_Phi sqrt(K)).
 
     L_Phi is Phi's own curvature here: with Lemma 2's, a hundred times as large, the first decades of K would show none.
     """
-    problem = quadratic(3, 3, L_g=1.5) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=4.0)
+    problem = steady(name)
     case = Case.make(name, 0, 0, problem)
     exact, Q = problem.hypergradient, 2
     assert exact is not None

@@ -10,6 +10,7 @@ from torch import Tensor
 from pzobo.directions import Gaussian
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.jacobians.zeroth_order import PZOBO
+from pzobo.problem import Problem
 from pzobo.problems.quadratic import quadratic
 from pzobo.solvers import GD
 from pzobo.theory import deterministic, stochastic
@@ -19,14 +20,17 @@ from pzobo.theory.records import Point, Sweep
 from pzobo.theory.reference import reference
 from pzobo.theory.samples import FiniteSum, logistic_sum, quadratic_sum
 from pzobo.theory.suggest import outer_smoothness
-from pzobo.theory.sweeps import ERROR, Grid, mean, square
+from pzobo.theory.sweeps import ERROR, Grid, mean, square, steady
 
 STEPS = 24
 
 
-def make(name: str, scale: float = 2.0) -> FiniteSum:
-    """A small finite sum; its constants hold for |x| <= |x0|."""
-    problem = quadratic(2, 3, mu_g=1.0, L_g=2.0) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=scale)
+def small(name: str) -> Problem:
+    return quadratic(2, 3, mu_g=1.0, L_g=2.0) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=2.0)
+
+
+def finite_sum(name: str, problem: Problem) -> FiniteSum:
+    """The problem with samples; constants hold for |x| <= |x0|."""
     radius = float(torch.linalg.vector_norm(problem.x0))
     return quadratic_sum(problem, radius) if name == "quadratic" else logistic_sum(problem, radius)
 
@@ -42,7 +46,7 @@ def exact_response(flat: Flat) -> Tensor:
 
 def against_S(name: str, grid: Grid) -> list[Sweep]:
     """Proposition 3: the error of dY^N/dx falls as 1/S; and Proposition 4 holds along."""
-    data = make(name)
+    data = finite_sum(name, small(name))
     flat, c = Flat(data.problem), data.constants
     truth, J = reference(flat).gradient, exact_response(flat)
     solver = GD(lr=c.alpha, steps=STEPS)
@@ -71,7 +75,7 @@ def against_D_f(name: str, grid: Grid) -> Sweep:
 
     Directions and inner batches are the same for every D_f, and with and without outer batches.
     """
-    data = make(name)
+    data = finite_sum(name, small(name))
     flat, c = Flat(data.problem), data.constants
     solver, Q = GD(lr=c.alpha, steps=STEPS), 8
     points = []
@@ -95,7 +99,7 @@ def against_D_f(name: str, grid: Grid) -> Sweep:
 
 def against_K(name: str, grid: Grid) -> Sweep:
     """Theorem 2: the average squared gradient falls at least as 1/sqrt(K), for S that grows as K."""
-    data = make(name, scale=4.0)
+    data = finite_sum(name, steady(name))
     flat, c = Flat(data.problem), data.constants
     exact = data.problem.hypergradient
     assert exact is not None
