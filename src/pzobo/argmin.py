@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,10 @@ from pzobo.trees import Leaves, Plan, Tree
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
+
+_COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
+"""Compiled functions by loss, solver and structures, for as long as an `Argmin` uses them: another one with the same
+loss, for another N or Jacobian, compiles nothing again."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +244,13 @@ class Argmin:
         """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
         key = (z_plan, y_plan, self._update)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self.loss, self._update, z_plan, y_plan, self.compile, modules)
+            shared = (self.loss, *key) if self.compile and isinstance(self.loss, Hashable) else None
+            kernel = _COMPILED.get(shared) if shared else None
+            if kernel is None:
+                kernel = Kernel(self.loss, self._update, z_plan, y_plan, self.compile, modules)
+            if shared:
+                _COMPILED[shared] = kernel
+            self._kernels[key] = kernel
         return self._kernels[key]
 
     def _data_signature(self, batch: Tree) -> Any:

@@ -44,3 +44,49 @@ def linear_hr(
 
     train, val = data(), data()
     return Problem(loss, outer_loss, normal(m, d), torch.zeros(d, dtype=dtype), train=train, val=val, prepare=prepare)
+
+
+def two_layer_hr(
+    m: int = 256,
+    q: int = 512,
+    d: int = 256,
+    n: int = 5000,
+    *,
+    gamma: float = 1e-3,
+    noise: float = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Problem:
+    """Features T(X) = sigmoid(sigmoid(X H1) H2), H1 of m x q and H2 of q x d, x = (H1, H2): fig. 2 d-f of the paper.
+
+    g = |T(X_2) w - Y_2|^2 / 2n + gamma |w|^2 / 2 and f = |T(X_1) w - Y_1|^2 / 2n, where Y = T*(X) w* + noise.
+
+    For given features the inner solution is that of ridge regression, (T^T T / n + gamma)^-1 T^T Y / n. The outer loss is
+    at least 0; at the features that made the data, H*, and w = w*, it is noise^2 / 2 on average.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    def features(x: tuple[Tensor, Tensor], X: Tensor) -> Tensor:
+        return ((X @ x[0]).sigmoid() @ x[1]).sigmoid()
+
+    truth, head = (normal(m, q), normal(q, d)), normal(d)
+
+    def data() -> tuple[Tensor, Tensor]:
+        X = normal(n, m)
+        return X, features(truth, X) @ head + noise * normal(n)
+
+    def prepare(x: tuple[Tensor, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
+        return features(x, batch[0])
+
+    def loss(z: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return 0.5 * (z @ w - batch[1]).square().mean() + 0.5 * gamma * w.square().sum()
+
+    def outer_loss(x: tuple[Tensor, Tensor], w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return 0.5 * (features(x, batch[0]) @ w - batch[1]).square().mean()
+
+    train, val = data(), data()
+    x0 = (normal(m, q), normal(q, d))
+    return Problem(loss, outer_loss, x0, torch.zeros(d, dtype=dtype), train=train, val=val, prepare=prepare)

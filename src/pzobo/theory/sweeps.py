@@ -22,9 +22,11 @@ from pzobo.theory.constants import Constants
 from pzobo.theory.flat import Flat, curvature
 from pzobo.theory.logistic import logistic
 from pzobo.theory.records import Point, Sweep
-from pzobo.theory.reference import reference
+from pzobo.theory.reference import length, reference
 from pzobo.theory.spectrum import spectrum
 from pzobo.theory.suggest import outer_smoothness
+
+Gradient = Callable[[Tensor], Tensor]
 
 Maker = Callable[[int, int], Problem]
 """A problem with p outer and d inner variables."""
@@ -173,6 +175,16 @@ def against_mu(name: str, grid: Grid) -> list[Sweep]:
     return sweeps
 
 
+def descend(x: Tensor, exact: Gradient, estimate: Gradient, beta: float, K: int) -> tuple[float, float]:
+    """The average of |grad Phi(x_k)|^2 over K outer steps, and the largest |x_k|: constants must hold that far."""
+    total, furthest = 0.0, length(x)
+    for _ in range(K):
+        total += square(exact(x)) / K
+        x = x - beta * estimate(x)
+        furthest = max(furthest, length(x))
+    return total, furthest
+
+
 def steady(name: str) -> Problem:
     """A problem whose Phi is well-conditioned, so that its slope in K shows early."""
     return quadratic(3, 3, L_g=1.5) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=4.0)
@@ -193,15 +205,15 @@ def against_K(name: str, grid: Grid) -> Sweep:
     points = []
     for K in grid.K:
         mu, beta = deterministic.theorem_mu(case.c, K), 1 / (smoothness * math.sqrt(K))
-        averages = []
+        averages, reach = [], 0.0
         for run in range(grid.runs):
             jacobian = PZOBO(mu=mu, directions=Q, sampler=Gaussian(seed=run), shrink=False, at="x")
-            estimate, x, total = case.flat.estimator(case.solver(STEPS), jacobian), case.flat.x, 0.0
-            for _ in range(K):
-                total += square(exact(x)) / K
-                x = x - beta * estimate(x)
-            averages.append(total)
-        bound = deterministic.theorem_1(case.c, K=K, N=STEPS, gap=gap, Q=Q, mu=mu, L_Phi=smoothness).total
+            estimate = case.flat.estimator(case.solver(STEPS), jacobian)
+            average, furthest = descend(case.flat.x, exact, estimate, beta, K)
+            averages.append(average)
+            reach = max(reach, furthest)
+        c = constants(problem, radius=reach)
+        bound = deterministic.theorem_1(c, K=K, N=STEPS, gap=gap, Q=Q, mu=mu, L_Phi=smoothness).total
         points.append(Point(K, *mean(averages), bound / (1 - K**-0.5)))
     return Sweep(
         "Theorem 1", "mean over k of |∇Φ(x_k)|²", name, "K", tuple(points), predicted=-0.5, at_most=True,

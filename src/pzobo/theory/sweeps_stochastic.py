@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,10 @@ from pzobo.theory import deterministic, stochastic
 from pzobo.theory.flat import Flat, curvature
 from pzobo.theory.logistic import logistic
 from pzobo.theory.records import Point, Sweep
-from pzobo.theory.reference import reference
+from pzobo.theory.reference import length, reference
 from pzobo.theory.samples import FiniteSum, logistic_sum, quadratic_sum
 from pzobo.theory.suggest import outer_smoothness
-from pzobo.theory.sweeps import ERROR, Grid, mean, square, steady
+from pzobo.theory.sweeps import ERROR, Grid, descend, mean, square, steady
 
 STEPS = 24
 
@@ -29,9 +30,9 @@ def small(name: str) -> Problem:
     return quadratic(2, 3, mu_g=1.0, L_g=2.0) if name == "quadratic" else logistic(2, 3, 60, gamma=0.5, scale=2.0)
 
 
-def finite_sum(name: str, problem: Problem) -> FiniteSum:
-    """The problem with samples; constants hold for |x| <= |x0|."""
-    radius = float(torch.linalg.vector_norm(problem.x0))
+def finite_sum(name: str, problem: Problem, radius: float | None = None) -> FiniteSum:
+    """The problem with samples; constants hold for |x| <= radius, which is |x0| by default."""
+    radius = length(problem.x0) if radius is None else radius
     return quadratic_sum(problem, radius) if name == "quadratic" else logistic_sum(problem, radius)
 
 
@@ -109,17 +110,22 @@ def against_K(name: str, grid: Grid) -> Sweep:
     points = []
     for K in grid.K:
         mu, beta = deterministic.theorem_mu(c, K), 1 / (smoothness * math.sqrt(K))
-        averages = []
+        averages, reach = [], 0.0
         for run in range(grid.runs):
             generator = torch.Generator().manual_seed(run)
             jacobian = PZOBO(mu=mu, directions=2, sampler=Gaussian(seed=run), shrink=False, at="x")
-            estimate, x, total = flat.estimator(GD(lr=c.alpha, steps=STEPS), jacobian), flat.x, 0.0
-            for _ in range(K):
-                total += square(exact(x)) / K
+            estimate = flat.estimator(GD(lr=c.alpha, steps=STEPS), jacobian)
+
+            def draw(x: Tensor, generator: torch.Generator = generator, estimate: Any = estimate, K: int = K) -> Tensor:
                 batches = [data.inner(K, generator) for _ in range(STEPS)]
-                x = x - beta * estimate(x, batches=batches, val=data.outer(4, generator))
-            averages.append(total)
-        bound = stochastic.theorem_2(c, K=K, N=STEPS, gap=gap, S=K, D_f=4, Q=2, mu=mu, L_Phi=smoothness).total
+                found: Tensor = estimate(x, batches=batches, val=data.outer(4, generator))
+                return found
+
+            average, furthest = descend(flat.x, exact, draw, beta, K)
+            averages.append(average)
+            reach = max(reach, furthest)
+        wide = finite_sum(name, data.problem, reach).constants
+        bound = stochastic.theorem_2(wide, K=K, N=STEPS, gap=gap, S=K, D_f=4, Q=2, mu=mu, L_Phi=smoothness).total
         points.append(Point(K, *mean(averages), bound / (1 - K**-0.5)))
     return Sweep(
         "Theorem 2", "mean over k of |∇Φ(x_k)|²", name, "K", tuple(points), predicted=-0.5, at_most=True,

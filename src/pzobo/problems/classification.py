@@ -1,0 +1,53 @@
+"""What do problems that classify have in common? Logits, test data and an accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.data import Dataset, Split, digits
+from pzobo.errors import OptionError
+from pzobo.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Problem):
+    """A `Problem` that also says what its model predicts.
+
+    Args:
+        logits: `logits(x, y, inputs)`, n x classes.
+        test: data that neither loss has seen.
+    """
+
+    logits: Callable[[Any, Any, Any], Tensor]
+    test: Split
+
+    @torch.no_grad()
+    def accuracy(self, x: Any, y: Any, batch: Any = None) -> float:
+        """The share of right answers on a batch of (inputs, labels), or on the test data."""
+        inputs, labels = (self.test if batch is None else batch)[:2]
+        return float((self.logits(x, y, inputs).argmax(1) == labels).double().mean())
+
+
+def as_dtype(data: Dataset, dtype: torch.dtype) -> Dataset:
+    """The same data with inputs of another dtype."""
+    return Dataset(*(Split(part.inputs.to(dtype), part.labels) for part in data))
+
+
+def flat_digits(seed: int) -> Dataset:
+    """scikit-learn's digits as rows of 64 pixels."""
+    return Dataset(*(Split(part.inputs.flatten(1), part.labels) for part in digits(seed=seed)))
+
+
+def classes(data: Dataset) -> int:
+    """How many classes the labels name."""
+    return 1 + max(int(part.labels.max()) for part in data)
+
+
+def unknown(data: object, names: str) -> OptionError:
+    """The error for data= of another name."""
+    return OptionError(f"data={data!r} is not known here; expected {names} or a pzobo.data.Dataset.")

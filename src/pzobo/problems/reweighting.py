@@ -1,0 +1,88 @@
+"""What is data reweighting? A weight for each training example, so that examples with wrong labels lose theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pzobo.data import Dataset
+from pzobo.errors import OptionError
+from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, unknown
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reweighting(Classification):
+    """A `Classification` that also says which training labels were changed, as n truth values."""
+
+    corrupted: Tensor
+
+
+def reweighting(
+    data: str | Dataset = "digits",
+    *,
+    corruption: float = 0.4,
+    gamma: float = 1e-2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Reweighting:
+    """Linear classifier y of d x c weights, and weights sigmoid(x) of its n training examples, some of them mislabelled.
+
+    g = sum_i sigmoid(x_i) CE_i(A_2 y, labels_2) / n + gamma |y|^2 / 2 and f = CE(A_1 y, labels_1), where the labels of f
+    are right and CE is the mean cross-entropy.
+
+    g is strongly convex in y with modulus gamma, so y*(x) is unique; it has no closed form. f is at least 0, and log c
+    at y0 = 0. `corrupted` says which labels were changed: the weights 0 for these and 1 for the others are a good
+    answer to compare with, though not the optimum, which may also weigh right examples differently.
+
+    The inner batch is (inputs, labels, index): the i-th row has the weight of x[index[i]], so minibatches are rows of
+    all three.
+
+    Args:
+        data: "digits", or other data.
+        corruption: the share of training labels that is changed to another class, drawn uniformly.
+        gamma: the l2 strength.
+        seed: of the split, and of which labels are changed to what.
+        dtype: of the inputs and of all variables.
+    """
+    if not 0 <= corruption <= 1:
+        raise OptionError(f"reweighting got corruption={corruption}; expected a share between 0 and 1.")
+    if not isinstance(data, Dataset) and data != "digits":
+        raise unknown(data, "'digits'")
+    parts = as_dtype(data if isinstance(data, Dataset) else flat_digits(seed), dtype)
+    n, c = len(parts.train.labels), classes(parts)
+    generator = torch.Generator().manual_seed(seed)
+    corrupted = torch.zeros(n, dtype=torch.bool)
+    corrupted[torch.randperm(n, generator=generator)[: round(corruption * n)]] = True
+    shift = torch.randint(1, c, (n,), generator=generator)
+    labels = torch.where(corrupted, (parts.train.labels + shift) % c, parts.train.labels)
+
+    def prepare(x: Tensor, batch: Batch) -> Tensor:
+        return x[batch[2]].sigmoid()
+
+    def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
+        return inputs @ y
+
+    def loss(weights: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        each = cross_entropy(batch[0] @ y, batch[1], reduction="none")
+        return (weights * each).mean() + 0.5 * gamma * y.square().sum()
+
+    def outer_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return cross_entropy(batch[0] @ y, batch[1])
+
+    return Reweighting(
+        loss,
+        outer_loss,
+        torch.zeros(n, dtype=dtype),
+        torch.zeros(parts.train.inputs.shape[1], c, dtype=dtype),
+        (parts.train.inputs, labels, torch.arange(n)),
+        tuple(parts.val),
+        prepare=prepare,
+        logits=logits,
+        test=parts.test,
+        corrupted=corrupted,
+    )
