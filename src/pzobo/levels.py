@@ -136,15 +136,15 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
         pairs = path if call.own else [(z, point.batch) for z, point in zip(filled(values), points, strict=True)]
         return in_turn(pairs, call.steps)
 
-    def filled(values: Leaves) -> Iterator[Z]:
-        made: dict[int, Z] = {}
-        for point in points:
-            if point.offset not in made:
-                z = list(point.z)
-                for k, slot in enumerate(point.slots):
-                    z[slot] = values[point.offset + k]
-                made[point.offset] = tuple(z)
-            yield made[point.offset]
+    def filled(values: Leaves) -> list[Z]:
+        """The z of each point with these values; one for all where there is no `prepare`."""
+        made = []
+        for point in points[: len(zs)]:
+            z = list(point.z)
+            for k, slot in enumerate(point.slots):
+                z[slot] = values[point.offset + k]
+            made.append(tuple(z))
+        return made * (len(points) // len(made))
 
     def tangents(u: Leaves) -> Iterator[tuple[Z, Tree, tuple[int, ...], Leaves]]:
         for t in range(call.steps):

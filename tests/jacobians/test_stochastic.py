@@ -134,3 +134,21 @@ def test_compiled_code_sees_what_changes_between_calls():
         torch.testing.assert_close(
             torch.autograd.grad(y, x, v), torch.autograd.grad(expected, x, v), rtol=1e-8, atol=1e-9
         )
+
+
+def test_a_prepare_that_ignores_x_keeps_its_batches_apart():
+    first, _, x, y0, v = setting()
+    target = torch.ones(p, dtype=torch.float64)
+    for jacobian in (pzobo.Unrolled(), pzobo.PZOBO(at="z"), pzobo.Direct()):
+        argmin = pzobo.Argmin(
+            lambda z, y, batch: 0.5 * y @ (batch[0] @ y) - y @ z,
+            solver=pzobo.GD(lr=0.3, steps=5),
+            jacobian=jacobian,
+            prepare=lambda x, batch: batch[1] @ target + 0 * x.detach().sum(),
+        )
+        expected = y0
+        for A, B in first:
+            expected = expected - 0.3 * (A @ expected - B @ target)
+        y = argmin(x, y0, batches=first)
+        torch.testing.assert_close(y.detach(), expected)
+        assert torch.equal(torch.autograd.grad(y, x, v)[0], torch.zeros_like(x))

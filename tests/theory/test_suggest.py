@@ -45,7 +45,6 @@ PROBLEMS = {
     "linear HR": lambda: linear_hr(3, 9, 30),
     "linear HR, float64": lambda: linear_hr(3, 9, 30, dtype=torch.float64),
     "digits": lambda: digits("class", torch.float32),
-    "digits, float64": lambda: digits("class", torch.float64),
 }
 
 

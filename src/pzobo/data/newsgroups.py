@@ -123,7 +123,7 @@ def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
 def newsgroups(root: str | os.PathLike[str] | None = None, *, tfidf: bool = False, seed: int = 0) -> Newsgroups:
     """20 Newsgroups "bydate": 11,314 training posts, half of them for validation, and 7,532 test posts.
 
-    The features are those of `sklearn.datasets.fetch_20newsgroups_vectorized`: word counts, each row scaled to length 1.
+    The features are those of scikit-learn's `fetch_20newsgroups_vectorized`: word counts, each row scaled to length 1.
 
     Args:
         root: the folder that has `scikit_learn_data/`; see `docs/data.md` for where else the file is looked for.

@@ -55,10 +55,8 @@ def deep_hr(
         torch.manual_seed(seed)
         features = LeNet().features.to(dtype)
     x0 = {name: p.detach() for name, p in features.named_parameters()}
-    y0 = {
-        "weight": torch.zeros(classes(parts), FEATURES, dtype=dtype),
-        "bias": torch.zeros(classes(parts), dtype=dtype),
-    }
+    c = classes(parts)
+    y0 = {"weight": torch.zeros(c, FEATURES, dtype=dtype), "bias": torch.zeros(c, dtype=dtype)}
 
     def prepare(x: dict[str, Tensor], batch: Split) -> Tensor:
         z: Tensor = functional_call(features, x, (batch[0],))

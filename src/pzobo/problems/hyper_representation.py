@@ -61,8 +61,8 @@ def two_layer_hr(
 
     g = |T(X_2) w - Y_2|^2 / 2n + gamma |w|^2 / 2 and f = |T(X_1) w - Y_1|^2 / 2n, where Y = T*(X) w* + noise.
 
-    For given features the inner solution is that of ridge regression, (T^T T / n + gamma)^-1 T^T Y / n. The outer loss is
-    at least 0; at the features that made the data, H*, and w = w*, it is noise^2 / 2 on average.
+    For given features the inner solution is that of ridge regression, (T^T T / n + gamma)^-1 T^T Y / n. The outer loss
+    is at least 0; at the features that made the data, H*, and w = w*, it is noise^2 / 2 on average.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -12,13 +12,13 @@ from pzobo.data import Dataset, Split, newsgroups
 from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, unknown
 
 
-def _dataset(data: str | Dataset, root: str | os.PathLike[str] | None, seed: int) -> Dataset:
+def _dataset(data: str | Dataset, root: str | os.PathLike[str] | None, seed: int, dtype: torch.dtype) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if data == "digits":
         return flat_digits(seed)
     if data == "newsgroups":
-        return newsgroups(root, seed=seed).dataset()
+        return newsgroups(root, seed=seed).dataset(dtype)
     raise unknown(data, "'digits', 'newsgroups'")
 
 
@@ -49,7 +49,7 @@ def logistic_ho(
         seed: of the split.
         dtype: of the inputs and of all variables.
     """
-    parts = as_dtype(_dataset(data, root, seed), dtype)
+    parts = as_dtype(_dataset(data, root, seed, dtype), dtype)
     shape = (parts.train.inputs.shape[1], classes(parts))
 
     def prepare(x: Tensor, batch: Split) -> Tensor:

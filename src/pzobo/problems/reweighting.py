@@ -30,10 +30,10 @@ def reweighting(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Reweighting:
-    """Linear classifier y of d x c weights, and weights sigmoid(x) of its n training examples, some of them mislabelled.
+    """Linear classifier y of d x c weights, and weights sigmoid(x) of its n training examples, some mislabelled.
 
-    g = sum_i sigmoid(x_i) CE_i(A_2 y, labels_2) / n + gamma |y|^2 / 2 and f = CE(A_1 y, labels_1), where the labels of f
-    are right and CE is the mean cross-entropy.
+    g = sum_i sigmoid(x_i) CE_i(A_2 y, labels_2) / n + gamma |y|^2 / 2 and f = CE(A_1 y, labels_1), where the labels of
+    f are right and CE is the mean cross-entropy.
 
     g is strongly convex in y with modulus gamma, so y*(x) is unique; it has no closed form. f is at least 0, and log c
     at y0 = 0. `corrupted` says which labels were changed: the weights 0 for these and 1 for the others are a good

@@ -1,0 +1,29 @@
+"""What do the tests of data share? An empty cache folder, no way out, and the real data where it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BESIDE = ROOT.parent / "shared" / "data"
+GIVEN = os.environ.get("PZOBO_DATA")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, empty; PZOBO_DATA is not set."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PZOBO_DATA", raising=False)
+    return tmp_path / "cache" / "pzobo"
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder with the real files: PZOBO_DATA, or shared/data beside the repository."""
+    folder = Path(GIVEN) if GIVEN else BESIDE
+    if not folder.is_dir():
+        pytest.skip("not run: the real data is not here; set PZOBO_DATA to the folder that has MNIST/raw/")
+    return folder
