@@ -1,7 +1,9 @@
 """Bilevel optimization without Hessians: a differentiable argmin for PyTorch."""
 
+from pzobo import theory
 from pzobo.argmin import Argmin
 from pzobo.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
+from pzobo.doctor import doctor
 from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
 from pzobo.problem import Problem
 from pzobo.smooth import smooth
@@ -35,5 +37,7 @@ __all__ = [
     "Sphere",
     "UnitPerTensor",
     "Unrolled",
+    "doctor",
     "smooth",
+    "theory",
 ]

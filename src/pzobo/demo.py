@@ -217,8 +217,8 @@ def _names(names: Sequence[str]) -> str:
     return "; ".join(names) if names else "none"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pzobo.demo", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="pzobo demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=100, help="outer steps (100)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of data (3)")
     options = parser.parse_args(arguments)
@@ -250,7 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table(results, times, options.steps))
     for sentence in summary(results):
         console.print(sentence)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

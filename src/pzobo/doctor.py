@@ -48,11 +48,15 @@ def doctor(
     method and the implicit function theorem. It costs some hundred times what one hypergradient costs.
 
     Args:
-        x, y0: where; the problem's own start by default.
+        problem: what is examined.
+        x: where; the problem's own start by default.
+        y0: where the inner path starts; the problem's own start by default.
         solver: the one in use; by default gradient descent of 20 steps with a rate that is safe at y0.
         jacobian: the one in use; `PZOBO()` by default.
         target: the relative error of the hypergradient that one would be content with.
         draws: how often the estimate is drawn.
+        max_steps: how many inner steps may be suggested.
+        seed: of everything that is drawn.
 
     Example:
         >>> print(pzobo.doctor(problem, solver=pzobo.GD(lr=0.1, steps=10), jacobian=pzobo.PZOBO(mu=0.01)))

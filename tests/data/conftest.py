@@ -20,10 +20,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pzobo"
 
 
-@pytest.fixture
-def real_data() -> Path:
-    """The folder with the real files: PZOBO_DATA, or shared/data beside the repository."""
+def folder_with(part: str, request: pytest.FixtureRequest) -> Path:
+    """The folder with the real files, PZOBO_DATA or shared/data beside the repository; skips where it is not."""
     folder = Path(GIVEN) if GIVEN else BESIDE
-    if not folder.is_dir():
-        pytest.skip("not run: the real data is not here; set PZOBO_DATA to the folder that has MNIST/raw/")
+    if not (folder / part).is_dir():
+        pytest.skip(
+            f"{request.node.name} was not run: there is no real data; set PZOBO_DATA to a folder that has {part}"
+        )
     return folder
+
+
+@pytest.fixture
+def real_mnist(request: pytest.FixtureRequest) -> Path:
+    return folder_with("MNIST/raw", request)
+
+
+@pytest.fixture
+def real_newsgroups(request: pytest.FixtureRequest) -> Path:
+    return folder_with("scikit_learn_data", request)

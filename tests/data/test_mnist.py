@@ -17,6 +17,7 @@ from pzobo.data.idx import parse_idx
 from pzobo.data.images import for_lenet
 from pzobo.data.lookup import Source
 from pzobo.errors import StructureError
+from pzobo.problems import deep_hr
 
 
 def idx(values: Tensor) -> bytes:
@@ -97,8 +98,8 @@ def test_other_sizes_are_refused() -> None:
         for_lenet(torch.zeros(2, 10, 10), 0, 1)
 
 
-def test_real_mnist(real_data: Path) -> None:
-    data = mnist(real_data)
+def test_real_mnist(real_mnist: Path) -> None:
+    data = mnist(real_mnist)
     assert [tuple(part.inputs.shape) for part in data] == [(60000, 28, 28), (10000, 28, 28)]
     assert data.train.inputs.dtype == torch.uint8
     # Known of MNIST: the first labels, the class sizes, and the mean and deviation that everyone normalises by.
@@ -109,3 +110,11 @@ def test_real_mnist(real_data: Path) -> None:
     pixels = data.train.inputs.float() / 255
     assert pixels.mean().item() == pytest.approx(0.1307, abs=1e-4)
     assert pixels.std().item() == pytest.approx(0.3081, abs=1e-4)
+
+
+def test_real_mnist_in_the_papers_problem(real_mnist: Path) -> None:
+    problem = deep_hr("mnist", root=real_mnist)
+    assert [tuple(part[0].shape) for part in (problem.train, problem.val)] == [(10000, 1, 32, 32), (60000, 1, 32, 32)]
+    assert problem.val[0].mean().item() == pytest.approx((0.1307 * 28**2 / 32**2 - 0.1307) / 0.3081, abs=1e-3)
+    batch = tuple(part[:256] for part in problem.val)
+    assert problem.outer_loss(problem.x0, problem.y0, batch).item() == pytest.approx(2.302585, rel=1e-5)

@@ -14,10 +14,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import fetch_20newsgroups_vectorized
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils import Bunch
 
+import pzobo
 from pzobo.data import DataError, newsgroups
 from pzobo.data.lookup import Source, read
+from pzobo.data.newsgroups import PICKLE, unpickle
+from pzobo.problems import logistic_ho
 
 MODULE = sys.modules["pzobo.data.newsgroups"]  # the package has a function of this name
 TEXTS = {"train": ["red apple red", "green apple", "blue sky", "grey sky sky"], "test": ["red sky", "unseen"]}
@@ -170,8 +174,8 @@ def test_tfidf_gives_rare_words_more_weight(tiny: Path) -> None:
     assert any(np.allclose(row[:-1], expected) for row in rows(tiny, tfidf=True)[0])
 
 
-def test_real_newsgroups(real_data: Path) -> None:
-    found = newsgroups(real_data)
+def test_real_newsgroups(real_newsgroups: Path) -> None:
+    found = newsgroups(real_newsgroups)
     parts = (found.train, found.val, found.test)
     assert [part.csr.shape for part in parts] == [(5657, 130107), (5657, 130107), (7532, 130107)]
     assert len(found.names) == 20
@@ -186,15 +190,19 @@ def test_real_newsgroups(real_data: Path) -> None:
     lengths = found.val.csr.multiply(found.val.csr).sum(1)
     assert np.allclose(lengths, 1)
     assert found.train.matrix().parts[2].numel() == found.train.csr.nnz
+    # The paper's step size and momentum suit the paper's problem.
+    problem = logistic_ho("newsgroups", root=real_newsgroups)
+    assert problem.x0.shape == problem.y0.shape == (130107, 20)
+    argmin = problem.argmin(pzobo.HeavyBall(lr=100, momentum=0.9, steps=10), pzobo.Direct())
+    assert problem.outer_loss(problem.x0, problem.y0, problem.val).item() == pytest.approx(np.log(20), rel=1e-5)
+    y = argmin(problem.x0, problem.y0, problem.train)
+    assert problem.outer_loss(problem.x0, y, problem.val).item() < 2.5
+    assert problem.accuracy(problem.x0, y) > 0.4, "chance is 0.05"
 
 
-def test_real_posts_give_the_published_figures(real_data: Path) -> None:
+def test_real_posts_give_the_published_figures(real_newsgroups: Path) -> None:
     """scikit-learn's user guide: tf-idf of four groups has shape (2034, 34118) and 159.01 words a post."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    from pzobo.data.newsgroups import PICKLE, unpickle
-
-    train = unpickle(read(PICKLE, real_data))["train"]
+    train = unpickle(read(PICKLE, real_newsgroups))["train"]
     groups = ("alt.atheism", "comp.graphics", "sci.space", "talk.religion.misc")
     wanted = {train.target_names.index(group) for group in groups}
     vectors = TfidfVectorizer().fit_transform([t for t, c in zip(train.data, train.target, strict=True) if c in wanted])

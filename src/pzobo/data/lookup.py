@@ -68,15 +68,15 @@ def read_local(source: Source, root: str | os.PathLike[str] | None = None) -> by
 
 def download(source: Source) -> bytes:
     """The verified content from the public address, kept in the cache folder."""
+    if source.url is None:
+        raise DataError(missing(source, "has no public address"))
     target = cache_folder() / source.path
     try:
-        if source.url is None:
-            raise DataError("it has no public address")
         need("pooch").retrieve(source.url, f"sha256:{source.sha256}", fname=target.name, path=target.parent)
     except (OSError, ValueError, MissingExtraError) as error:
         # What requests says of a lost connection is a paragraph; its name is enough.
         reason = str(error) if isinstance(error, PzoboError | PermissionError) else type(error).__name__
-        if isinstance(error, ValueError):
+        if not isinstance(error, OSError | MissingExtraError):  # pooch's ValueError
             reason = "what came has another checksum"
         raise DataError(missing(source, f"the download from {source.url} failed: {reason}")) from error
     content = read_local(source, cache_folder())

@@ -91,6 +91,15 @@ def count(bunches: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
+def fetch() -> bytes:
+    """The public archive by download."""
+    try:
+        return download(ARCHIVE)
+    except DataError as error:
+        instead = f"{PICKLE.path} (sha256 {PICKLE.sha256}) in the same folder does as well."
+        raise DataError(f"{str(error).removesuffix('.')}; {instead}") from error
+
+
 def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
     """`count` of the first source that is found, kept in the cache folder as a file without pickles."""
     np = need("numpy")
@@ -104,13 +113,7 @@ def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
         pass
     except Exception:  # zipfile, zlib and NumPy each have their own errors for a damaged file
         warnings.warn(f"{cached} could not be read and is made again.", stacklevel=3)
-    if pickled is None and archive is None:
-        try:
-            archive = download(ARCHIVE)
-        except DataError as error:
-            instead = f"{PICKLE.path} (sha256 {PICKLE.sha256}) in the same folder does as well."
-            raise DataError(f"{str(error).removesuffix('.')}; {instead}") from error
-    arrays = count(unpack(archive) if archive is not None else unpickle(pickled or b""))
+    arrays = count(unpickle(pickled) if pickled is not None else unpack(archive or fetch()))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     try:

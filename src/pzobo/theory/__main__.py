@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, print a table, write a page; 0 if every bound holds and every slope is the theory's."""
     parser = argparse.ArgumentParser(prog="pzobo theory", description="Measure the paper's bounds.")
     parser.add_argument("-o", "--output", type=Path, help="write the plots to this page (HTML, works offline)")
-    parser.add_argument("--quick", action="store_true", help="small grids: about a minute")
+    parser.add_argument("--quick", action="store_true", help="small grids: a minute or two")
     parser.add_argument("--only", nargs="+", choices=list(CHECKS), metavar="CHECK", help=", ".join(CHECKS))
     options = parser.parse_args(arguments)
 

@@ -22,7 +22,8 @@ class Constants:
         M: Lipschitz constant of f.
         D: bound of |y0 - y*(x)|. The paper bounds |y*(x)|, which is the same for y0 = 0.
         sigma: standard deviation of the gradient of one sample G; 0 for the full-batch problem.
-        p, d: how many outer and inner variables there are.
+        p: how many outer variables there are.
+        d: how many inner variables there are.
         uncertainty: for estimates, the spread of each estimated constant; empty where all are exact.
         region: where they hold.
     """

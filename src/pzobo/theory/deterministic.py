@@ -34,9 +34,8 @@ def P_3(p: int) -> float:
 def P_4(p: int) -> float:
     """(4p + 15) (p + 3)^3 / 2 + 3/2 (p + 5)^3: what smoothing adds to the noise of one direction.
 
-    The paper leaves it open ("a polynomial of degree 4"). It follows from Eq. (jnjmu) with
-    |dy_mu|^2 <= 2 |dy|^2 + mu^2 L_J^2 (p + 3)^3 / 2. Going through dy_mu and back is what makes the degree 4: `sharp`
-    has degree 3.
+    The paper leaves it open ("a polynomial of degree 4"). It follows from Lemma 3's last item, less its mean, with
+    |dy_mu|^2 <= 2 |dy|^2 + mu^2 L_J^2 (p + 3)^3 / 2. Going through dy_mu and back makes the degree 4: `sharp` has 3.
     """
     return (4 * p + 15) * P_3(p) + 1.5 * (p + 5) ** 3
 

@@ -1,0 +1,33 @@
+"""Does the command line find its commands, and answer errors of use with a sentence and exit code 2?"""
+
+import pytest
+
+from pzobo import cli
+
+
+def test_help_names_every_command(capsys):
+    assert cli.main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"pzobo {name}" in shown for name in cli.COMMANDS)
+
+
+def test_an_unknown_command_is_a_sentence(capsys):
+    assert cli.main(["train"]) == 2
+    assert "no command 'train'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_its_own_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: pzobo {name}" in capsys.readouterr().out
+
+
+def test_theory_measures_and_writes_its_page(tmp_path, capsys):
+    page = tmp_path / "theory.html"
+    assert cli.main(["theory", "--quick", "--only", "Q", "-o", str(page)]) == 0
+    assert "The theory, measured" in capsys.readouterr().out
+    shown = page.read_text(encoding="utf-8")
+    assert "Plotly.newPlot" in shown
+    assert "Proposition 2" in shown
