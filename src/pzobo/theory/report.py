@@ -58,7 +58,12 @@ def fragments(found: Verification, *, plotlyjs: bool = True) -> list[str]:
     pieces = [f'<table class="theory"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>']
     for i, s in enumerate(found.sweeps):
         figure = plot(s)
-        text = figure.to_html(full_html=False, include_plotlyjs=plotlyjs and i == 0, default_height="340px")
+        text = figure.to_html(
+            full_html=False,
+            include_plotlyjs=plotlyjs and i == 0,
+            default_height="340px",
+            config={"displayModeBar": False, "responsive": True},
+        )
         pieces.append(f"<figure>{text}</figure>")
     return pieces
 
@@ -68,7 +73,7 @@ def page(found: Verification) -> str:
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
         "table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;"
-        "text-align:left}.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(30rem,1fr))}"
+        "text-align:left}.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(30rem,100%),1fr))}"
         "figure{margin:0}"
     )
     first, *plots = fragments(found)
@@ -100,9 +105,9 @@ def plot(s: Sweep) -> Any:
     slope = "" if s.predicted is None else f", slope {s.slope:.2f} (theory {s.predicted:.2f})"
     figure.update_layout(
         title={"text": f"{s.statement}, {s.problem}{slope}", "font": {"size": 14}},
-        margin={"l": 60, "r": 10, "t": 40, "b": 45},
+        margin={"l": 60, "r": 10, "t": 40, "b": 80},
         template="plotly_white",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        legend={"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "xanchor": "left"},
     )
     figure.update_xaxes(title=s.against, type="linear" if s.law == "exponential" else "log")
     figure.update_yaxes(title=s.quantity, type="log", exponentformat="power")
