@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+import pzobo
 
 STEPS, LR = 4, 0.1
 
@@ -53,3 +56,32 @@ def attempt(run: Callable[[], Any], refusal: type[Exception]) -> tuple[Any, str]
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected))
+
+
+# The Jacobians that must all behave alike
+
+JACOBIANS = {
+    "pzobo": pzobo.PZOBO(1e-4, 2, pzobo.Gaussian(seed=0)),
+    "pzobo, vmap": pzobo.PZOBO(1e-4, 9, pzobo.Orthogonal(seed=0)),
+    "forward": pzobo.ForwardMode(1, pzobo.Gaussian(seed=0)),
+    "unrolled": pzobo.Unrolled(),
+    "unrolled, difference": pzobo.Unrolled(products="difference"),
+    "implicit": pzobo.Implicit(pzobo.CG(5)),
+    "implicit, difference": pzobo.Implicit(pzobo.CG(5), products="difference"),
+    "nudged": pzobo.Nudged(1e-3),
+}
+EXACT = [pzobo.Unrolled(), pzobo.PZOBO(1e-5, 3, pzobo.Orthogonal(seed=0), antithetic=True)]
+each = pytest.mark.parametrize("jacobian", JACOBIANS.values(), ids=JACOBIANS)
+exact = pytest.mark.parametrize("jacobian", EXACT, ids=["unrolled", "pzobo"])
+
+
+def make(jacobian: Any, loss: Any = bowl, **options: Any) -> pzobo.Argmin:
+    return pzobo.Argmin(loss, solver=pzobo.GD(LR, STEPS), jacobian=jacobian, **options)
+
+
+def truth(x: Tensor, y0: Tensor, v: Tensor | None = None) -> Tensor:
+    y = descend(lambda y: bowl(x, y), y0)
+    return torch.autograd.grad(y, x, torch.ones_like(y) if v is None else v)[0]
+
+
+ZERO = torch.zeros(3, dtype=torch.float64)

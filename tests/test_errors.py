@@ -8,24 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 import pzobo
 from pzobo import errors
 from pzobo.errors import (
     BatchError,
-    CompileError,
     CurvatureError,
-    DirectionsError,
     DivergenceError,
     NonFiniteError,
     NoResponseWarning,
-    OptionError,
     PzoboError,
-    RequirementError,
     ScalarLossError,
     SmoothingError,
     StaleError,
@@ -208,117 +201,6 @@ def test_check_can_be_turned_off() -> None:
     assert make(check=False)(bad, torch.zeros(3)).isnan().all()
 
 
-# Directions and other options
-
-
-@given(directions=st.one_of(st.integers(max_value=0), st.floats(), st.text(max_size=3), st.none(), st.booleans()))
-@settings(max_examples=60, deadline=None)
-def test_a_number_of_directions_that_is_none(directions: Any) -> None:
-    for kind in (lambda q: pzobo.PZOBO(directions=q), lambda q: pzobo.ForwardMode(directions=q)):
-        with pytest.raises(DirectionsError, match=r"directions=.*at least 1"):
-            kind(directions)
-
-
-not_positive = st.one_of(
-    st.floats(max_value=0), st.just(math.nan), st.just(math.inf), st.none(), st.text(max_size=3), st.just([1.0])
-)
-not_a_count = st.one_of(
-    st.integers(max_value=0), st.floats(), st.text(max_size=3), st.just([1]), st.just(True), st.just(math.inf)
-)
-not_a_momentum = st.one_of(
-    st.floats(max_value=0, exclude_max=True), st.floats(min_value=1), st.just(math.nan), st.none(), st.text(max_size=2)
-)
-not_betas = st.one_of(
-    st.just((0.9,)),
-    st.just((0.9, 0.9, 0.9)),
-    st.tuples(not_a_momentum, st.just(0.9)),
-    st.tuples(st.just(0.9), not_a_momentum),
-    st.just(0.9),
-)
-words = st.text(max_size=5)
-WRONG: dict[str, tuple[Any, Any]] = {
-    "GD.lr": (lambda w: pzobo.GD(w, 3), not_positive),
-    "GD.steps": (lambda w: pzobo.GD(0.1, w), st.one_of(not_a_count, st.none())),
-    "HeavyBall.lr": (lambda w: pzobo.HeavyBall(w, 0.9, 3), not_positive),
-    "HeavyBall.momentum": (lambda w: pzobo.HeavyBall(0.1, w, 3), not_a_momentum),
-    "HeavyBall.steps": (lambda w: pzobo.HeavyBall(0.1, 0.9, w), st.one_of(not_a_count, st.none())),
-    "Adam.lr": (lambda w: pzobo.Adam(w, 3), not_positive),
-    "Adam.eps": (lambda w: pzobo.Adam(0.1, 3, eps=w), not_positive),
-    "Adam.betas": (lambda w: pzobo.Adam(0.1, 3, betas=w), not_betas),
-    "PZOBO.at": (lambda w: pzobo.PZOBO(at=w), words.filter(lambda w: w not in ("x", "z", "auto"))),
-    "PZOBO.batching": (
-        lambda w: pzobo.PZOBO(batching=w),
-        st.one_of(words.filter(lambda w: w not in ("auto", "vmap", "loop")), not_a_count),
-    ),
-    "PZOBO.shrink": (lambda w: pzobo.PZOBO(shrink=w), not_positive),
-    "PZOBO.sampler": (lambda w: pzobo.PZOBO(sampler=w), st.one_of(words, st.none(), st.just(pzobo.Gaussian))),
-    "ForwardMode.shrink": (lambda w: pzobo.ForwardMode(shrink=w), not_positive),
-    "CG.steps": (lambda w: pzobo.CG(w), st.one_of(not_a_count, st.none())),
-    "CG.tol": (
-        lambda w: pzobo.CG(tol=w),
-        st.one_of(st.floats(max_value=0, exclude_max=True), st.just(math.nan), st.none(), words),
-    ),
-    "CG.damping": (
-        lambda w: pzobo.CG(damping=w),
-        st.one_of(st.floats(max_value=0, exclude_max=True), st.just(math.nan), st.none(), words),
-    ),
-    "FixedPoint.steps": (lambda w: pzobo.FixedPoint(w), st.one_of(not_a_count, st.none())),
-    "FixedPoint.lr": (lambda w: pzobo.FixedPoint(3, lr=w), not_positive.filter(lambda w: w is not None)),
-    "Neumann.step": (lambda w: pzobo.Neumann(w), not_positive),
-    "Neumann.terms": (lambda w: pzobo.Neumann(0.1, w), st.one_of(not_a_count, st.none())),
-    "Nudged.eps": (lambda w: pzobo.Nudged(w), not_positive),
-    "Nudged.steps": (lambda w: pzobo.Nudged(steps=w), not_a_count),
-    "Unrolled.last": (lambda w: pzobo.Unrolled(last=w), not_a_count),
-    "Unrolled.products": (
-        lambda w: pzobo.Unrolled(products=w),
-        words.filter(lambda w: w not in ("autodiff", "difference")),
-    ),
-    "Implicit.products": (
-        lambda w: pzobo.Implicit(pzobo.CG(), products=w),
-        words.filter(lambda w: w not in ("autodiff", "difference")),
-    ),
-    "Implicit.inverse": (lambda w: pzobo.Implicit(w), st.one_of(words, st.none(), st.just(pzobo.CG))),
-}
-
-
-@pytest.mark.parametrize("option", WRONG)
-def test_options_that_make_no_sense(option: str) -> None:
-    construct, values = WRONG[option]
-
-    @given(value=values)
-    @settings(max_examples=25, deadline=None)
-    def refuses(value: Any) -> None:
-        with pytest.raises(OptionError) as caught:
-            construct(value)
-        assert option.split(".")[1] in str(caught.value) or option == "Implicit.inverse"
-
-    refuses()
-
-
-def test_whole_numbers_of_other_libraries_are_whole_numbers() -> None:
-    """What comes out of np.arange, a sweep or a file of settings."""
-    import numpy as np
-
-    assert pzobo.GD(np.float64(0.1), np.int64(3)).steps == 3
-    assert pzobo.PZOBO(np.float32(0.1), np.int32(2)).directions == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": bowl, "solver": "GD", "jacobian": pzobo.PZOBO()}, "solver='GD'.*GD"),
-        ({"loss": bowl, "solver": pzobo.GD, "jacobian": pzobo.PZOBO()}, "solver=.*GD"),
-        ({"loss": bowl, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.CG()}, r"jacobian=CG.*Implicit"),
-        ({"loss": None, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.PZOBO()}, "GD needs a loss.*BlackBox"),
-        ({"loss": None, "solver": pzobo.ClosedForm(lambda z, b: z), "jacobian": pzobo.Unrolled()}, "ClosedForm needs"),
-    ],
-    ids=range(5),
-)
-def test_an_argmin_of_parts_that_are_none(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        pzobo.Argmin(options.pop("loss"), **options)
-
-
 # Numbers that are not finite
 
 
@@ -440,124 +322,6 @@ def test_other_sequences_of_batches() -> None:
 def test_a_closed_form_has_no_steps_for_batches() -> None:
     with pytest.raises(BatchError, match=r"closed form.*batch="):
         make(solver=pzobo.ClosedForm(lambda z, b: z))(leaf(3), ZERO, batches=[1, 2])
-
-
-# Requirements
-
-
-def test_a_black_box_has_no_z() -> None:
-    box = pzobo.BlackBox(lambda x, y0, b: x)
-    with pytest.raises(RequirementError, match="drop prepare="):
-        make(solver=box, jacobian=pzobo.PZOBO(), prepare=lambda x, b: x)
-    with pytest.raises(RequirementError, match='at="x"'):
-        make(solver=box, jacobian=pzobo.PZOBO(at="z"))
-
-
-class Square(torch.autograd.Function):
-    """y^2 as a fused kernel would have it: one derivative, and the old form that torch.func refuses."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor) -> Tensor:
-        ctx.save_for_backward(y)
-        return y * y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        return 2 * ctx.saved_tensors[0] * v
-
-
-def fused(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-    return (x.exp() * Square.apply(y) + 0.1 * Square.apply(Square.apply(y - x))).sum()
-
-
-def plain(x: Tensor, y: Tensor, batch: Any = None) -> Tensor:
-    return (x.exp() * y.square() + 0.1 * (y - x).pow(4)).sum()
-
-
-@pytest.mark.parametrize(
-    "jacobian",
-    [
-        lambda p: pzobo.Unrolled(products=p),
-        lambda p: pzobo.Unrolled(checkpoint=True, products=p),
-        lambda p: pzobo.Implicit(pzobo.CG(), products=p),
-        lambda p: pzobo.Implicit(pzobo.Exact(), products=p),
-        lambda p: pzobo.Implicit(pzobo.FixedPoint(40), products=p),
-        lambda p: pzobo.Implicit(pzobo.Neumann(0.1, 40), products=p),
-    ],
-    ids=["unrolled", "checkpoint", "cg", "exact", "fixed point", "neumann"],
-)
-def test_a_loss_without_a_double_backward(jacobian: Any) -> None:
-    x, y0 = leaf(3), normal(3, seed=1)
-    argmin = make(fused, jacobian("autodiff"))
-    with pytest.raises(RequirementError, match=r'differentiated twice.*products="difference"'):
-        argmin(x, y0).sum().backward()
-    found = torch.autograd.grad(make(fused, jacobian("difference"))(x, y0).sum(), x)[0]
-    expected = torch.autograd.grad(make(plain, jacobian("autodiff"))(x, y0).sum(), x)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("jacobian", [pzobo.Unrolled, lambda **o: pzobo.Implicit(pzobo.CG(), **o)])
-def test_attention_without_a_double_backward(jacobian: Any) -> None:
-    """PyTorch's fused attention is such an operation; its plain form has the same values, and both derivatives."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    data, y0 = normal(1, 1, 5, 4, seed=1), normal(4, seed=2)
-
-    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-        with sdpa_kernel(backend):
-            seen = torch.nn.functional.scaled_dot_product_attention(data * y, data * x, data)
-        return (seen - 1).square().mean() + y.square().sum()
-
-    x = leaf(4)
-    backend = SDPBackend.FLASH_ATTENTION
-    with pytest.raises(RequirementError, match=r'differentiated twice.*products="difference"'):
-        make(loss, jacobian())(x, y0).sum().backward()
-    found = torch.autograd.grad(make(loss, jacobian(products="difference"))(x, y0).sum(), x)[0]
-    backend = SDPBackend.MATH
-    expected = torch.autograd.grad(make(loss, jacobian())(x, y0).sum(), x)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("directions", [2, 9])
-def test_pzobo_takes_such_a_loss_as_it_is(directions: int) -> None:
-    x, y0 = leaf(3), normal(3, seed=1)
-    results = [
-        torch.autograd.grad(make(loss, pzobo.PZOBO(1e-4, directions, pzobo.Gaussian(seed=0)))(x, y0).sum(), x)[0]
-        for loss in (fused, plain)
-    ]
-    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-8)
-
-
-def test_nudged_takes_such_a_loss_as_it_is() -> None:
-    x, y0 = leaf(3), normal(3, seed=1)
-    results = [torch.autograd.grad(make(loss, pzobo.Nudged())(x, y0).sum(), x)[0] for loss in (fused, plain)]
-    torch.testing.assert_close(*results)
-
-
-@pytest.mark.parametrize(
-    ("jacobian", "advice"),
-    [
-        (pzobo.ForwardMode(), "PZOBO"),
-        (pzobo.ForwardMode(9), "PZOBO"),
-        (pzobo.PZOBO(1e-4, 2, batching="vmap"), 'batching="loop"'),
-    ],
-    ids=["forward", "forward, vmap", "vmap"],
-)
-def test_what_needs_torch_func_says_so(jacobian: Any, advice: str) -> None:
-    """An autograd.Function of the old form has no forward-mode derivative and no batching rule."""
-    y = make(fused, jacobian)(leaf(3), normal(3, seed=1))
-    with pytest.raises(RequirementError, match=advice):
-        y.sum().backward()
-
-
-def test_a_loss_that_cannot_be_compiled() -> None:
-    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-        return bowl(x, y) * (2.0 if y.detach().sum().item() > 1e9 else 1.0)
-
-    with pytest.raises(CompileError, match=r"compile=False"):
-        make(loss, pzobo.PZOBO(), compile=True)(leaf(3), ZERO)
-    assert torch.isfinite(make(loss, pzobo.PZOBO())(leaf(3), ZERO)).all()
 
 
 # What is out of date

@@ -52,7 +52,7 @@ class CompileError(PzoboError, RuntimeError):
 
 
 class NoResponseWarning(UserWarning):
-    """y did not change at all with x."""
+    """y did not change with x, or no more than by rounding."""
 
 
 class StaleError(PzoboError, RuntimeError):

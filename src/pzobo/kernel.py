@@ -51,7 +51,7 @@ class Kernel:
         """The modules with buffers that the problem was seen to call."""
         self._compiled: dict[str, Compiled] = {}
         self._ready = False
-        self._questions = 0
+        self.questions = 0
 
     def compiled(self, name: str) -> Compiled:
         """A method of this class, compiled at first use."""
@@ -61,8 +61,8 @@ class Kernel:
 
     def look_closely(self) -> bool:
         """Whether it is time for a check that would cost too much every time: at the 1st, 2nd, 4th, 8th... question."""
-        self._questions += 1
-        return self._questions & (self._questions - 1) == 0
+        self.questions += 1
+        return self.questions & (self.questions - 1) == 0
 
     # The loss and its first derivatives
 

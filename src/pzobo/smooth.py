@@ -28,7 +28,7 @@ from pzobo.trees import Leaves, Plan, Tree
 Change = Callable[[Leaves], Leaves]
 """How a function's value changes along a direction: per unit, or by a difference over a known width."""
 
-NOISE = 10.0
+NOISE = 2.0
 """A difference of less than this many roundings is called noise."""
 
 SEVERAL = 8
@@ -94,13 +94,14 @@ def estimate(
     shrink: bool | float,
     chunk: int,
     floor: Tensor | None = None,
+    strict: bool = True,
     check: bool = True,
 ) -> Leaves:
     """s/Q sum_j <delta(u_j), v> u_j, where delta = change / width.
 
     `chunk` paths at a time run under `torch.vmap`; at 1 they run one by one. Directions are drawn when they are needed,
     so one by one there are never two of them at once. With `check` the answer must be finite, and with a `floor` the
-    changes must be longer than that (or exactly zero: no response).
+    changes must be longer than that (or exactly zero: no response): an error if `strict`, else a warning.
     """
     space = Space.of(variables)
     scale = factor(shrink, sampler, space.dim, directions) / directions / width
@@ -128,7 +129,7 @@ def estimate(
     if check:
         check_finite(weights, v)
     if floor is not None:
-        check_lengths(lengths, floor)
+        check_lengths(lengths, floor, strict)
     assert total is not None
     return tuple([part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True)])
 
@@ -142,7 +143,7 @@ def check_finite(weights: list[Tensor], v: Leaves) -> None:
         )
 
 
-def check_lengths(lengths: list[Tensor], floor: Tensor) -> None:
+def check_lengths(lengths: list[Tensor], floor: Tensor, strict: bool) -> None:
     """Refuse changes that are no longer than rounding noise."""
     noise, *numbers = torch.stack([floor.to(lengths[0]), *lengths]).tolist()
     length = max(numbers)
@@ -154,10 +155,13 @@ def check_lengths(lengths: list[Tensor], floor: Tensor) -> None:
             stacklevel=2,
         )
     if 0 < length < noise:
-        raise SmoothingError(
+        message = (
             f"mu is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use a mu "
             f"at least {10 * noise / length:.0f} times as large, or float64."
         )
+        if strict:
+            raise SmoothingError(message)
+        warnings.warn(message, NoResponseWarning, stacklevel=2)
 
 
 def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:

@@ -62,6 +62,7 @@ class Directional(Jacobian):
         chunk = 1 if loop else chunk_size(self.batching, self.directions, loop=few)
 
         def attempt(v: Leaves, chunk: int) -> Leaves:
+            closely = inner.check and inner.kernel.look_closely()
             return estimate(
                 *self.change(inner, y, functional=chunk > 1),
                 v,
@@ -71,7 +72,9 @@ class Directional(Jacobian):
                 directions=self.directions,
                 shrink=self.shrink,
                 chunk=chunk,
-                floor=self.floor(inner, y) if inner.check and inner.kernel.look_closely() else None,
+                floor=self.floor(inner, y) if closely else None,
+                # What is wrong from the start is refused; a long run does not die of a response that has become small.
+                strict=inner.kernel.questions == 1,
                 check=inner.check,
             )
 
