@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from pzobo import trees
 from pzobo.inner import Inner, in_turn
 from pzobo.jacobians.base import Jacobian, refuse_random
@@ -58,9 +60,8 @@ class Nudged(Jacobian):
             length = trees.norm(v)
             e = self.eps / length.clamp_min(1e-30)
 
-            def nudged(e: object) -> Leaves:
-                shift = trees.mul(v, e)  # type: ignore[arg-type]
-                return slope(inner.kernel.path(in_turn(pairs, steps), y, shift=shift)[0])
+            def nudged(e: Tensor) -> Leaves:
+                return slope(inner.kernel.path(in_turn(pairs, steps), y, shift=trees.mul(v, e))[0])
 
             with inner.replay.again():
                 up = nudged(e)

@@ -94,10 +94,13 @@ def _keep_graph(inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Tr
             continue
         index = t % len(inner.points)
         linear = Linearization(kernel, z, y, batch, inner.points[index].slots)
-        pull = through(solver, linear, y, state)
-        tape.append((index, lambda pull=pull: pull))  # type: ignore[misc]
+        tape.append((index, _kept(through(solver, linear, y, state))))
         y, state = solver.update(linear.gradient, y, state)
     return y, state
+
+
+def _kept(pull: Transpose) -> Callable[[], Transpose]:
+    return lambda: pull
 
 
 def _through_formula(inner: Inner) -> tuple[Leaves, Pullback]:
