@@ -201,9 +201,6 @@ class Argmin:
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        if self.check and wanted:
-            with torch.no_grad():
-                check_x(wanted)
         problem = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
         variables = wanted
         if wanted and not all(problem.used):
@@ -234,7 +231,7 @@ class Argmin:
                 answer, pullback = Direct().run(inner)
             else:
                 answer, pullback = self.jacobian.run(inner)
-            self._solved(inner, answer, x_leaves)
+            self._solved(inner, answer, x_leaves, wanted)
         others = [t for t in wanted if not any(t is given for given in inputs)] if inputs is not wanted else ()
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
         data_leaves = self._batch_leaves(batches)
@@ -310,11 +307,12 @@ class Argmin:
         self._known[signature] = problem
         return problem
 
-    def _solved(self, inner: Inner, y: Leaves, x_leaves: Sequence[Any]) -> Leaves:
+    def _solved(self, inner: Inner, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
         if not isinstance(self.solver, BlackBox):
             self._last = Solution(inner, y)
-        if self.check and not trees.is_finite(y):
+        # One look at x and y together: the path is short beside a second one.
+        if self.check and not trees.is_finite((*wanted, *y)):
             check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])
             raise DivergenceError(diagnose(inner))
         return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -116,7 +117,10 @@ def is_finite(leaves: Sequence[Tensor]) -> bool:
     if not leaves:
         return True
     sums = [leaf.sum() for leaf in leaves]
-    total = sums[0] if len(sums) == 1 else torch.stack([s.to(sums[0].device, torch.float32) for s in sums]).sum()
+    if len(sums) <= 4:
+        total = functools.reduce(lambda a, b: a + b.to(a.device), sums)
+    else:
+        total = torch.stack([s.to(sums[0].device, torch.float32) for s in sums]).sum()
     return math.isfinite(total) or all(bool(leaf.isfinite().all()) for leaf in leaves)
 
 
