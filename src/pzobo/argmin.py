@@ -232,7 +232,8 @@ class Argmin:
             else:
                 answer, pullback = self.jacobian.run(inner)
             self._solved(inner, answer, x_leaves, wanted)
-        others = [t for t in wanted if not any(t is given for given in inputs)] if inputs is not wanted else ()
+        asked = {id(t) for t in inputs}
+        others = [t for t in wanted if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
         data_leaves = self._batch_leaves(batches)
         return y_plan.build(attach(answer, pullback, inputs, others, fixed=[*y, *constants, *data_leaves]))
@@ -311,7 +312,7 @@ class Argmin:
         """y, checked; and remembered for statistics."""
         if not isinstance(self.solver, BlackBox):
             self._last = Solution(inner, y)
-        # One look at x and y together: the path is short beside a second one.
+        # x and y in one look, since a second would show beside a short path.
         if self.check and not trees.is_finite((*wanted, *y)):
             check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])
             raise DivergenceError(diagnose(inner))

@@ -31,18 +31,12 @@ class Replay:
         self._before: States = ()
         self._random: States = ()
 
-    def _states(self) -> States:
-        cpu = ((None, torch.default_generator.get_state()),)
-        if not self._devices:
-            return cpu
-        return cpu + tuple((device, torch.get_device_module(device).get_rng_state(device)) for device in self._devices)
-
     def start(self) -> None:
-        self._before = self._states()
+        self._before = _states(self._devices)
 
     def stop(self) -> None:
         """The random state before the first evaluation is kept if that used it."""
-        if any(not torch.equal(a[1], b[1]) for a, b in zip(self._before, self._states(), strict=True)):
+        if any(not torch.equal(a[1], b[1]) for a, b in zip(self._before, _states(self._devices), strict=True)):
             self._random = self._before
 
     @property
@@ -70,6 +64,12 @@ def _autocast(kind: str) -> tuple[bool, torch.dtype]:
     return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
+def _states(devices: Sequence[torch.device]) -> States:
+    """The random state of the CPU, and of these devices."""
+    cpu = ((None, torch.default_generator.get_state()),)
+    return cpu + tuple((device, torch.get_device_module(device).get_rng_state(device)) for device in devices)
+
+
 def _set(states: States) -> None:
     for device, state in states:
         if device is None:
@@ -80,10 +80,7 @@ def _set(states: States) -> None:
 
 @contextmanager
 def _random_state(states: States) -> Iterator[None]:
-    before = tuple(
-        (device, torch.get_rng_state() if device is None else torch.get_device_module(device).get_rng_state(device))
-        for device, _ in states
-    )
+    before = _states([device for device, _ in states if device is not None])
     _set(states)
     try:
         yield

@@ -61,8 +61,7 @@ class Directional(Jacobian):
         few = inner.kernel.compile or self.directions < FEW
         chunk = 1 if loop else chunk_size(self.batching, self.directions, loop=few)
 
-        def attempt(v: Leaves, chunk: int) -> Leaves:
-            closely = inner.check and inner.kernel.look_closely()
+        def attempt(v: Leaves, chunk: int, closely: bool) -> Leaves:
             return estimate(
                 *self.change(inner, y, functional=chunk > 1),
                 v,
@@ -79,10 +78,11 @@ class Directional(Jacobian):
             )
 
         def pullback(v: Leaves) -> Leaves:
+            closely = inner.check and inner.kernel.look_closely()
             # "auto" falls back on the loop where something in the loss has no batching rule.
             for size in (chunk, 1) if self.batching == "auto" and chunk > 1 else (chunk,):
                 try:
-                    return attempt(v, size)
+                    return attempt(v, size, closely)
                 except PzoboError:
                     raise
                 except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
