@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from dataclasses import dataclass, field
@@ -164,8 +163,8 @@ class _Patient:
         return Reference(y, self.numbers["residual"], direct, v, self._of_path(self.solver.steps) - direct)
 
     def _of_path(self, steps: int) -> Tensor:
-        solver = dataclasses.replace(self.solver, steps=steps)  # type: ignore[call-arg]
-        return self.flat.estimator(solver, Unrolled(checkpoint=True), check=False)()
+        assert isinstance(self.solver, Iterative)
+        return self.flat.estimator(self.solver.with_steps(steps), Unrolled(checkpoint=True), check=False)()
 
     def parts(self, truth: Reference) -> None:
         """Direct and indirect share of the hypergradient."""

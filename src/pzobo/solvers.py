@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -38,9 +38,13 @@ class Iterative(Solver):
     linear: ClassVar[bool] = True
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
 
-    def update_only(self) -> Solver:
+    def with_steps(self, steps: int) -> Self:
+        """The same solver with another number of steps."""
         alike: Any = self
-        return cast(Solver, replace(alike, steps=1))
+        return cast(Self, replace(alike, steps=steps))
+
+    def update_only(self) -> Solver:
+        return self.with_steps(1)
 
     def init(self, y: Leaves) -> Leaves:
         return ()
