@@ -4,7 +4,9 @@ from pzobo import theory
 from pzobo.argmin import Argmin
 from pzobo.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
 from pzobo.doctor import doctor
+from pzobo.fit import Fit, fit
 from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
+from pzobo.method import Method
 from pzobo.problem import Problem
 from pzobo.smooth import smooth
 from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall
@@ -23,11 +25,13 @@ __all__ = [
     "Coordinate",
     "Direct",
     "Exact",
+    "Fit",
     "FixedPoint",
     "ForwardMode",
     "Gaussian",
     "HeavyBall",
     "Implicit",
+    "Method",
     "Neumann",
     "Nudged",
     "Orthogonal",
@@ -38,6 +42,7 @@ __all__ = [
     "UnitPerTensor",
     "Unrolled",
     "doctor",
+    "fit",
     "smooth",
     "theory",
 ]

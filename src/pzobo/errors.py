@@ -57,3 +57,11 @@ class NoResponseWarning(UserWarning):
 
 class StaleError(PzoboError, RuntimeError):
     """Something was changed in place, or replaced, before it was used."""
+
+
+class RunFolderError(PzoboError, FileExistsError):
+    """A folder holds another run, or something that is not a run."""
+
+
+class CheckpointError(PzoboError, ValueError):
+    """A checkpoint is damaged, or belongs to something else."""

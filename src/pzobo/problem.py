@@ -53,3 +53,7 @@ class Problem:
         return optree.tree_map(
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point()) if isinstance(t, Tensor) else t, self.x0
         )
+
+    def metrics(self, x: Tree, y: Tree) -> dict[str, float]:
+        """What else is worth knowing at (x, y), for evaluations: f on all the validation data."""
+        return {"val_loss": float(self.outer_loss(x, y, self.val))}

@@ -32,6 +32,11 @@ class Classification(Problem):
         inputs, labels = (self.test if batch is None else batch)[:2]
         return float((self.logits(x, y, inputs).argmax(1) == labels).double().mean())
 
+    def metrics(self, x: Any, y: Any) -> dict[str, float]:
+        """f and the accuracy on the validation data, and the accuracy on the test data."""
+        found = {**super().metrics(x, y), "accuracy": self.accuracy(x, y, self.val)}
+        return {**found, "test_accuracy": self.accuracy(x, y)}
+
 
 def as_dtype(data: Dataset, dtype: torch.dtype) -> Dataset:
     """The same data with inputs of another dtype."""
