@@ -1,14 +1,19 @@
-"""What can be run from the command line? `pzobo demo` and `pzobo theory`; each has its own --help."""
+"""What can be run from the command line? The experiments, their report, and the theory; each has its own --help."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 
 COMMANDS = {
-    "demo": ("pzobo.demo", "linear hyper-representation with each Jacobian, as a table"),
+    "list": ("pzobo.bench.commands", "the experiments and the methods by name"),
+    "run": ("pzobo.bench.commands", "one experiment: pzobo run EXPERIMENT [options]"),
+    "report": ("pzobo.bench.commands", "one HTML file of all runs below a folder"),
+    "reproduce": ("pzobo.bench.commands", "everything, and the report; --quick for a few minutes"),
     "theory": ("pzobo.theory.__main__", "the paper's bounds beside measurements; -o FILE writes a page with plots"),
+    "demo": ("pzobo.demo", "linear hyper-representation with each Jacobian, as a table"),
 }
 
 
@@ -17,8 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         try:
-            command: Callable[[Sequence[str]], int] = import_module(COMMANDS[given[0]][0]).main
-            return command(given[1:])
+            return _command(given[0])(given[1:])
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("pzobo"):
                 raise
@@ -27,9 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = not given or given[0] in ("-h", "--help")
     if not wanted:
         print(f"pzobo: there is no command {given[0]!r}.", file=sys.stderr)
-    lines = [f"  pzobo {name:<8} {about}" for name, (_, about) in COMMANDS.items()]
+    lines = [f"  pzobo {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
     print("\n".join(["usage: pzobo COMMAND [options]", "", *lines]), file=sys.stdout if wanted else sys.stderr)
     return 0 if wanted else 2
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """What carries a command out, imported when it is wanted."""
+    main: Callable[..., int] = import_module(COMMANDS[name][0]).main
+    return partial(main, name) if COMMANDS[name][0] == "pzobo.bench.commands" else main
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import optree
+import torch
 from torch import Tensor
 
 from pzobo.argmin import Argmin
@@ -28,6 +29,7 @@ class Problem:
         val: the batch that f gets.
         prepare: as in `Argmin`.
         hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
+        solution: y* as a differentiable function of (z, train), where there is a formula.
     """
 
     loss: Callable[[Any, Any, Any], Tensor]
@@ -38,6 +40,7 @@ class Problem:
     val: Tree = None
     prepare: Callable[[Any, Any], Any] | None = None
     hypergradient: Callable[[Any], Any] | None = None
+    solution: Callable[[Any, Any], Any] | None = None
 
     def argmin(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Argmin:
         """The inner problem as a differentiable function."""
@@ -49,11 +52,25 @@ class Problem:
         return self.outer_loss(x, y, self.val)
 
     def start(self) -> Tree:
-        """A fresh copy of x0 whose tensors need gradients."""
-        return optree.tree_map(
-            lambda t: t.detach().clone().requires_grad_(t.is_floating_point()) if isinstance(t, Tensor) else t, self.x0
-        )
+        """A fresh copy of x0 whose tensors need gradients: those that do in x0, or all if none does there.
+
+        Tied tensors stay tied.
+        """
+        leaves: list[Any] = [t for t in optree.tree_leaves(self.x0) if isinstance(t, Tensor)]
+        chosen = [t for t in leaves if t.requires_grad] or [t for t in leaves if t.is_floating_point()]
+        wanted = {id(t) for t in chosen}
+        made = {id(t): t.detach().clone().requires_grad_(id(t) in wanted) for t in leaves}
+        return optree.tree_map(lambda t: made.get(id(t), t), self.x0)
 
     def metrics(self, x: Tree, y: Tree) -> dict[str, float]:
         """What else is worth knowing at (x, y), for evaluations: f on all the validation data."""
         return {"val_loss": float(self.outer_loss(x, y, self.val))}
+
+    def to(self, device: str | torch.device) -> Self:
+        """The same problem with all its tensors on another device."""
+
+        def move(value: Any) -> Any:
+            return optree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, value)
+
+        trees = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: move(tree) for name, tree in trees.items() if not callable(tree)})

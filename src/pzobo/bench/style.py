@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow (too pale on white); wine, olive
 # and grey are added for what rarely meets the others in one plot.
@@ -38,6 +38,15 @@ class Style:
     dash: tuple[int, ...] = SOLID
     marker: str = "circle"
     width: float = 2.0
+
+    def variant(self, index: int) -> Style:
+        """The same colour with other strokes and another marker, for a curve that would look like one before it."""
+        dashes, markers = (*DASHES, self.dash), list(MARKERS)
+        return replace(
+            self,
+            dash=dashes[(dashes.index(self.dash) + index) % len(dashes)],
+            marker=markers[(markers.index(self.marker) + index) % len(markers)],
+        )
 
     def faint(self, alpha: float = 0.16) -> str:
         """The colour of its band."""

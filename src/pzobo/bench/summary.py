@@ -141,19 +141,19 @@ class Band:
     high: list[float | None] | None
 
 
-def band(runs: Iterable[Run], x: str, y: str, higher: bool = False) -> Band:
+def band(runs: Iterable[Run], x: str, y: str, *, higher: bool = False, log: bool = False) -> Band:
     """The median over seeds, with the least and the largest value, or from five seeds on the quartiles.
 
-    The grid is every x at which some run was measured, thinned to POINTS. Between its rows a run keeps its last value,
-    and so it does after its end: nobody gains by a value that was not measured, and a run that stopped at its target
-    stays there. The curve ends where more than half of the runs have ended; one that failed early does not cut it short.
+    The grid is every x at which some run was measured, thinned to POINTS. Between its rows a run goes straight (with
+    `log`, in its logarithm), and after its end it keeps its last value: one that stopped at its target stays there. The
+    curve ends where more than half of the runs have; one that failed early does not cut it short.
     """
     curves = [curve for run in runs if (curve := _curve(run, x, y, higher))]
     if not curves:
         return Band([], [], None, None)
     start, end = max(c[0][0] for c in curves), statistics.median_high([c[-1][0] for c in curves])
     grid = thin(sorted({at for curve in curves for at, _ in curve if start <= at <= end} or {start}))
-    columns = [[value for curve in curves if (value := _held(curve, at)) is not None] for at in grid]
+    columns = [[_between(curve, at, log) for curve in curves] for at in grid]
     median = [_finite(statistics.median(values)) for values in columns]
     if len(curves) == 1:
         return Band(grid, median, None, None)
@@ -185,6 +185,17 @@ def _held(curve: Sequence[tuple[float, float]], at: float) -> float | None:
     return curve[index - 1][1] if index else None
 
 
+def _between(curve: Sequence[tuple[float, float]], at: float, log: bool) -> float:
+    index = bisect.bisect_right(curve, at, key=lambda point: point[0])
+    (x, y), (after, later) = curve[index - 1], curve[min(index, len(curve) - 1)]
+    if after <= x or not (math.isfinite(y) and math.isfinite(later)):
+        return y
+    weight = (at - x) / (after - x)
+    if log and y > 0 and later > 0:
+        return y * float((later / y) ** weight)
+    return y + weight * (later - y)
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -214,7 +225,7 @@ def _groups(runs: Sequence[Run], by: str) -> list[Group]:
             config = groups[i][0].config
             names[i] += " (" + ", ".join(f"{key} = {config[key]}" for key in keys if key in config) + ")"
     styles = _styles([group[0] for group in groups], names, by)
-    return [Group(*parts, tuple(group)) for *parts, group in zip(names, styles, groups, strict=True)]
+    return [Group(name, look, tuple(group)) for name, look, group in zip(names, styles, groups, strict=True)]
 
 
 def _identity(run: Run) -> str:
@@ -237,10 +248,12 @@ def _place(run: Run, by: str) -> tuple[Any, ...]:
 
 def _styles(runs: Sequence[Run], names: Sequence[str], by: str) -> list[Style]:
     if by == "method":
-        return [style(run.method or name) for run, name in zip(runs, names, strict=True)]
-    values = [_order(run.config.get(by)) for run in runs]
-    distinct = sorted(set(values))
-    return [ordinal(distinct.index(value), len(distinct)) for value in values]
+        looks = [style(run.method or name) for run, name in zip(runs, names, strict=True)]
+    else:
+        values = [_order(run.config.get(by)) for run in runs]
+        distinct = sorted(set(values))
+        looks = [ordinal(distinct.index(value), len(distinct)) for value in values]
+    return [look.variant(looks[:i].count(look)) for i, look in enumerate(looks)]
 
 
 def varying(runs: Sequence[Run]) -> list[str]:

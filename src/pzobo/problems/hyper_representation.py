@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from pzobo.problem import Problem
+
+
+def ridge(gamma: float) -> Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]:
+    """w* = (T^T T / n + gamma)^-1 T^T Y / n, as a function of the features T."""
+
+    def solution(features: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        n, d = features.shape
+        curvature = features.T @ features / n + gamma * torch.eye(d, dtype=features.dtype, device=features.device)
+        answer: Tensor = torch.linalg.solve(curvature, features.T @ batch[1] / n)
+        return answer
+
+    return solution
 
 
 def linear_hr(
@@ -43,7 +57,8 @@ def linear_hr(
         return 0.5 * (batch[0] @ (H @ w) - batch[1]).square().mean()
 
     train, val = data(), data()
-    return Problem(loss, outer_loss, normal(m, d), torch.zeros(d, dtype=dtype), train=train, val=val, prepare=prepare)
+    x0, y0 = normal(m, d), torch.zeros(d, dtype=dtype)
+    return Problem(loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))
 
 
 def two_layer_hr(
@@ -92,4 +107,4 @@ def two_layer_hr(
 
     train, val = data(), data()
     x0, y0 = (normal(m, q), normal(q, d)), normal(d)
-    return Problem(loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare)
+    return Problem(loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 
@@ -87,3 +88,17 @@ class Verification:
             if s.statement == statement and s.against == against and problem in (None, s.problem):
                 return s
         raise KeyError((statement, against, problem))
+
+    def to_json(self) -> str:
+        """As text, for `from_json`."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Verification:
+        """What `to_json` was made from."""
+        found = json.loads(text)
+        sweeps = [
+            Sweep(**{**s, "points": tuple(Point(**p) for p in s["points"]), "span": tuple(s["span"])})
+            for s in found["sweeps"]
+        ]
+        return cls(tuple(sweeps), found["seconds"])

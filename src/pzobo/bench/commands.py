@@ -1,0 +1,202 @@
+"""What do `pzobo list`, `run`, `report` and `reproduce` do? Arguments in, sentences and files out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from pzobo.bench.experiments import EXPERIMENTS, Experiment
+from pzobo.bench.report import report as write_report
+from pzobo.bench.runner import run as run_experiment
+from pzobo.bench.runs import read
+from pzobo.errors import OptionError, PzoboError
+
+console = Console()
+THEORY = "theory.json"
+
+
+def listing(arguments: Sequence[str]) -> int:
+    """pzobo list: the experiments, and the methods that each can run."""
+    tyro.cli(_Nothing, prog="pzobo list", args=arguments, description="The experiments and their methods.")
+    for kind in EXPERIMENTS.values():
+        console.print(f"[bold]{kind.about.name}[/bold]: {kind.about.title}. {kind.about.text}\n")
+    table = Table("method", "what it is", "experiments", title="Methods, for --methods")
+    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.known.items()}
+    for name, named in names.items():
+        table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.known))
+    console.print(table)
+    console.print("Settings of an experiment, with the paper's as defaults: pzobo run EXPERIMENT --help")
+    return 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """pzobo run EXPERIMENT [options]: make its runs."""
+    name = arguments[0] if arguments else ""
+    if name in ("", "-h", "--help"):
+        console.print("usage: pzobo run EXPERIMENT [options]    (pzobo run EXPERIMENT --help lists them)\n")
+        for kind in EXPERIMENTS.values():
+            console.print(f"  {kind.about.name:<16} {kind.about.title}")
+        return 2 if not name else 0
+    if name not in EXPERIMENTS:
+        raise OptionError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")
+    kind = EXPERIMENTS[name]
+    experiment: Experiment = tyro.cli(
+        kind,
+        prog=f"pzobo run {name}",
+        args=arguments[1:],
+        description=kind.__doc__,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+    carry_out(experiment)
+    console.print(f"Runs: {experiment.out / name}. See them: pzobo report {experiment.out} -o report.html")
+    return 0
+
+
+def carry_out(experiment: Experiment) -> None:
+    """Make the runs, with a bar on a terminal and a line now and then elsewhere."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(experiment.name, total=None)
+
+        def show(text: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=text)
+            if not console.is_terminal and (done == total or done % max(1, total // 10) == 0):
+                console.print(f"{done}/{total} {text}", soft_wrap=True)
+
+        failed = run_experiment(experiment, show)
+    for sentence in failed:
+        console.print(f"[yellow]Did not get to the end[/yellow]: {sentence}")
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    pass
+
+
+@dataclass(frozen=True)
+class _Report:
+    """Write one HTML file, which needs no network, of all runs below a folder."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """The folder with the runs."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """The file to write."""
+    figures: Path | None = None
+    """A folder for the same figures as PNG and PDF."""
+
+
+def report(arguments: Sequence[str]) -> int:
+    """pzobo report FOLDER -o FILE."""
+    options = tyro.cli(_Report, prog="pzobo report", args=arguments)
+    page = make_report(options.folder, options.output, options.figures)
+    console.print(f"Report: {page}", soft_wrap=True)
+    return 0
+
+
+def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path:
+    """The report of a folder's runs, with the theory's section if it was measured there."""
+    from pzobo.theory.records import Verification
+
+    saved = folder / THEORY
+    theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None
+    abouts = [kind.about for kind in EXPERIMENTS.values()]
+    return write_report(read(folder), abouts, output, theory=theory, figures=figures)
+
+
+@dataclass(frozen=True)
+class _Reproduce:
+    """Run every experiment of the paper, measure the theory, and write the report."""
+
+    quick: bool = False
+    """Small budgets on data that needs no download: all of it in a few minutes, to see it work."""
+    out: Path = Path("runs")
+    """Where the folders of the runs go."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """The report."""
+    figures: Path | None = None
+    """A folder for its figures as PNG and PDF."""
+    root: Path | None = None
+    """The folder of the data; PZOBO_DATA, the cache or a download by default."""
+    resume: bool = False
+    """Go on with what is in the folder already."""
+    workers: int = 2
+    """Runs side by side, each with one thread."""
+
+
+def reproduce(arguments: Sequence[str]) -> int:
+    """pzobo reproduce [--quick]."""
+    from pzobo.theory import verify
+    from pzobo.theory.sweeps import Grid
+
+    options = tyro.cli(_Reproduce, prog="pzobo reproduce", args=arguments)
+    for experiment in _quick() if options.quick else _full(options.root):
+        carry_out(replace(experiment, out=options.out, resume=options.resume, workers=options.workers))
+    saved = options.out / THEORY
+    if not (options.resume and saved.exists()):
+        with console.status("measuring the theory"):
+            found = verify(Grid.quick() if options.quick else Grid())
+        saved.write_text(found.to_json(), encoding="utf-8")
+    page = make_report(options.out, options.output, options.figures)
+    console.print(f"Report: {page}", soft_wrap=True)
+    return 0
+
+
+def _quick() -> list[Experiment]:
+    """Every experiment, small."""
+    make: Any = EXPERIMENTS
+    return [
+        make["partial-vs-full"](seeds=1, steps=30, model=("linear",), compile=False),
+        make["hr-linear"](seeds=2, steps=30, d=(128,), also_N=(10,), compile=False),
+        make["hr-two-layer"](seeds=1, steps=10, m=32, q=64, d=32, n=500, also_N=(5,), compile=False),
+        make["hr-lenet"](
+            seeds=1,
+            steps=10,
+            batch_size=64,
+            methods=("direct", "pzobo-s", "pzobo-s-authors", "stocbio", "itd-r"),
+            compile=False,
+        ),
+        make["ho-logistic"](steps=20, N=(5,), compile=False),
+        make["reweight"](seeds=1, steps=20, compile=False),
+    ]
+
+
+def _full(root: Path | None) -> list[Experiment]:
+    """Every experiment, with the paper's data and settings; learning rates are searched."""
+    make: Any = EXPERIMENTS
+    return [
+        make["partial-vs-full"](),
+        make["hr-linear"](lr="search"),
+        make["hr-two-layer"](lr="search"),
+        make["hr-lenet"](data="mnist", root=root, also_N=(5, 20)),
+        make["hr-lenet"](),
+        make["ho-logistic"](data="newsgroups", root=root, seconds=180, steps=100_000, lr="search", search_seconds=30),
+        make["ho-logistic"](lr="search"),
+        make["reweight"](lr="search"),
+    ]
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "list": listing,
+    "run": run,
+    "report": report,
+    "reproduce": reproduce,
+}
+
+
+def main(command: str, arguments: Sequence[str]) -> int:
+    """Carry out one of the commands; what a user can do wrong is a sentence and exit code 2."""
+    try:
+        return COMMANDS[command](arguments)
+    except PzoboError as error:
+        print(f"pzobo {command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped. The same command with --resume goes on.", file=sys.stderr)
+        return 130

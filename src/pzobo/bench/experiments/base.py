@@ -1,0 +1,110 @@
+"""What is an experiment? Settings as in the paper, a problem for each seed, and the methods that are run on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+
+from pzobo.bench.methods import METHODS, Named, Setup
+from pzobo.bench.records import About
+from pzobo.errors import OptionError
+from pzobo.objective import Objective
+from pzobo.problem import Problem
+
+Rate = float | Literal["paper", "search"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """The settings that all experiments have; each adds its own."""
+
+    methods: tuple[str, ...] = ()
+    """Names of methods; all of the experiment's by default. `pzobo list` names them."""
+    seeds: int = 5
+    """Seeds of data and directions: 0, 1, ..."""
+    steps: int = 100
+    """Outer steps of each run."""
+    seconds: float | None = None
+    """Wall-clock time of each run, if it ends before the steps do."""
+    lr: Rate = "paper"
+    """The outer learning rate: a number, "paper", or "search" for the best of --lr-grid, by method."""
+    lr_grid: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2)
+    """The rates that "search" tries, the same for all methods, on data of another seed."""
+    search_steps: int | None = None
+    """Outer steps of each trial of the search; as many as a run has by default."""
+    search_seconds: float | None = None
+    """Wall-clock time of each trial of the search."""
+    device: str = "cpu"
+    """The device of all tensors, such as cpu, cuda or mps."""
+    compile: bool = True
+    """Compile the inner steps (not counted in the times)."""
+    evaluate_every: int = 10
+    """Outer steps between evaluations (not counted in the times)."""
+    checkpoint_every: int = 100
+    """Outer steps between checkpoints."""
+    out: Path = Path("runs")
+    """Where the folders of the runs go."""
+    resume: bool = False
+    """Go on with runs that are in the folder already."""
+    workers: int = 2
+    """Runs side by side, each with one thread."""
+
+    about: ClassVar[About]
+    known: ClassVar[Mapping[str, Named]] = METHODS
+    slow: ClassVar[frozenset[str]] = frozenset()
+    """Methods that are left out unless they are named."""
+    not_settings: ClassVar[frozenset[str]] = frozenset(
+        {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
+        | {"lr_grid", "search_steps", "search_seconds"}
+    )
+
+    @property
+    def name(self) -> str:
+        return self.about.name
+
+    def chosen(self) -> tuple[str, ...]:
+        """The methods to run, if they are known here."""
+        for name in self.methods:
+            if name not in self.known:
+                raise OptionError(f"{self.name} knows no method {name!r}; it has {', '.join(self.known)}.")
+        return self.methods or tuple(name for name in self.known if name not in self.slow)
+
+    def variants(self) -> list[Self]:
+        """The same experiment with each combination of settings that is to be run, the main one first."""
+        return [self]
+
+    def label(self) -> str:
+        """A short name of this variant, for its folder."""
+        raise NotImplementedError
+
+    def problem(self, seed: int) -> Problem:
+        raise NotImplementedError
+
+    def setup(self) -> Setup:
+        raise NotImplementedError
+
+    def paper_lr(self, method: str) -> float:
+        raise NotImplementedError
+
+    def scheduler(self) -> Callable[[torch.optim.Optimizer], Any] | None:
+        return None
+
+    def evaluate(self, objective: Objective) -> Mapping[str, float]:
+        return objective.evaluate()
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that make a run what it is, as plain values."""
+        return {
+            f.name: json.loads(json.dumps(getattr(self, f.name), default=str))
+            for f in fields(self)
+            if f.name not in self.not_settings
+        }
+
+    def only(self, *methods: str, **changes: Any) -> Self:
+        """This experiment with other settings, for those of the methods that are to be run."""
+        return replace(self, methods=tuple(m for m in methods if m in self.chosen()), **changes)

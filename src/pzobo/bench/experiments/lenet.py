@@ -1,0 +1,140 @@
+"""What does deep hyper-representation show? Figure 3: LeNet features and a linear head, on minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+
+from pzobo.bench.claims import fastest_to, insensitive, only_one_to, saturates
+from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.methods import STOCHASTIC, Setup
+from pzobo.bench.records import About, Claim, Panel, View
+from pzobo.method import Bilevel
+from pzobo.objective import Objective
+from pzobo.problem import Problem
+from pzobo.problems import Classification, deep_hr
+from pzobo.solvers import GD
+
+ACCURACY = (Panel("accuracy", "seconds"), Panel("accuracy", "step"))
+FORM = "pzobo-s-authors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeNet(Experiment):
+    """Figure 3: deep hyper-representation, LeNet's features are the outer variables."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """digits needs no download; mnist is the paper's."""
+    root: Path | None = None
+    """The folder of the data; PZOBO_DATA, the cache or a download by default."""
+    N: int = 10
+    """Inner steps."""
+    also_N: tuple[int, ...] = ()
+    """Other numbers of inner steps, for PZOBO-S and Direct alone (fig. 3 c)."""
+    alpha: float = 0.1
+    """Inner learning rate (plain SGD; the authors' code has Adam 0.001)."""
+    mu: float = 0.1
+    """Length of the perturbation."""
+    directions: int = 1
+    """Q."""
+    gamma: float = 1e-3
+    """Strength of the inner l2 term."""
+    batch_size: int = 256
+    """Of the inner and the outer batches."""
+    warm_start: bool = True
+    """Start each path where the last one ended, as the authors' code does."""
+    milestones: tuple[int, ...] = ()
+    """Outer steps at which the learning rate falls (80 180 in the authors' code),"""
+    decay: float = 0.5
+    """and the factor."""
+    evaluate_rows: int = 10_000
+    """Accuracy is measured on this many of the outer examples."""
+    seeds: int = 3
+    steps: int = 300
+    evaluate_every: int = 20
+    compile: bool = False
+    """Compile the inner steps; those of a small head gain nothing."""
+    lr_grid: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005)
+
+    known = STOCHASTIC
+    slow = frozenset({"forward", "hozog"})
+    not_settings = Experiment.not_settings | {"also_N", "root"}
+
+    about = About(
+        name="hr-lenet",
+        title="Deep hyper-representation, LeNet",
+        text="LeNet's features are the outer variables (60,856 weights), its linear head the inner ones, trained by N "
+        "steps of SGD from where the last path ended; batches of 256 at both levels. The accuracy is on the outer "
+        "data, as in the paper.",
+        final="accuracy",
+        higher=True,
+        thresholds=(0.9, 0.95, 0.97, 0.98),
+        views=(
+            View(
+                "Fig. 3 (a, b): MNIST",
+                {"data": "mnist", "N": 10},
+                (*ACCURACY, Panel("val_loss", "seconds", log=True), Panel("hypergradient_norm", "step", log=True)),
+            ),
+            View("Fig. 3 (c): PZOBO-S with N inner steps, MNIST", {"data": "mnist", "method": FORM}, ACCURACY, by="N"),
+            View(
+                "Fig. 3 (c): Direct with N inner steps, MNIST", {"data": "mnist", "method": "direct"}, ACCURACY, by="N"
+            ),
+            View("Digits", {"data": "digits", "N": 10}, (*ACCURACY, Panel("val_loss", "seconds", log=True))),
+        ),
+        claims=(
+            Claim("Fig. 3 (a): PZOBO-S converges with the fastest rate.", fastest_to(0.95, {"data": "mnist", "N": 10})),
+            Claim(
+                "PZOBO-S is the only bilevel method that attains an accuracy of 0.98+.",
+                only_one_to(0.98, {"data": "mnist", "N": 10}),
+            ),
+            Claim("All other bilevel methods saturate around 0.93.", saturates(0.95, {"data": "mnist", "N": 10})),
+            Claim(
+                "Fig. 3 (c): the convergence of PZOBO-S does not change substantially with N.",
+                insensitive({"data": "mnist"}, FORM),
+            ),
+        ),
+    )
+
+    def variants(self) -> list[Self]:
+        others = [self.only("direct", "pzobo-s", FORM, N=n) for n in self.also_N if n != self.N]
+        return [self, *(other for other in others if other.methods)]
+
+    def label(self) -> str:
+        return f"{self.data}-N{self.N}"
+
+    def setup(self) -> Setup:
+        return Setup(
+            GD(self.alpha, self.N),
+            self.mu,
+            self.directions,
+            iterations=self.N,
+            rate=self.alpha,
+            warm_start=self.warm_start,
+            batch_size=self.batch_size,
+            compile=self.compile,
+        )
+
+    def problem(self, seed: int) -> Problem:
+        problem = deep_hr(self.data, root=self.root, gamma=self.gamma, seed=seed)
+        rows = min(self.evaluate_rows, len(problem.test.labels))
+        return replace(problem, test=type(problem.test)(*(part[:rows] for part in problem.test)))
+
+    def evaluate(self, objective: Objective) -> Mapping[str, float]:
+        assert isinstance(objective, Bilevel)
+        problem, x, y = objective.problem, objective.x, objective.y
+        assert isinstance(problem, Classification)
+        rows = (problem.val[0][: self.evaluate_rows], problem.val[1][: self.evaluate_rows])
+        found = {"accuracy": problem.accuracy(x, y, rows), "val_loss": float(problem.outer_loss(x, y, rows))}
+        return found if self.data == "mnist" else {**found, "test_accuracy": problem.accuracy(x, y)}
+
+    def scheduler(self) -> Callable[[torch.optim.Optimizer], Any] | None:
+        if not self.milestones:
+            return None
+        return lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, list(self.milestones), self.decay)
+
+    def paper_lr(self, method: str) -> float:
+        return 0.001

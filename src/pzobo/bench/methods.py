@@ -1,0 +1,152 @@
+"""Which methods are compared? By their names in the paper, the controls, and PZOBO in three forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pzobo.directions import UnitPerTensor
+from pzobo.errors import OptionError
+from pzobo.jacobians import CG, PZOBO, Direct, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
+from pzobo.jacobians.base import Jacobian
+from pzobo.kernel import Products
+from pzobo.method import Method
+from pzobo.problem import Problem
+from pzobo.solvers import ClosedForm, HeavyBall, Iterative
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all methods of an experiment share.
+
+    Args:
+        solver: the inner solver, with its N steps.
+        mu: the length of a perturbation.
+        directions: Q.
+        iterations: of CG, the fixed point and the Neumann series.
+        rate: of the maps of AID-FP and the Neumann series; that of the solver.
+        warm_start: start each path where the last one ended.
+        batch_size: of the inner and the outer batches; all data by default.
+        compile: compile the inner steps.
+        converged: a solver and a number of CG steps that solve the inner problem, for `exact` without a formula.
+    """
+
+    solver: Iterative
+    mu: float
+    directions: int
+    iterations: int
+    rate: float
+    warm_start: bool = False
+    batch_size: int | None = None
+    compile: bool = False
+    converged: tuple[Iterative, int] | None = None
+
+    def method(self, jacobian: Jacobian, own: int = 0) -> Method:
+        """A Jacobian with everything else as for the others; `own` batches are drawn for it if there are batches."""
+        return Method(
+            self.solver,
+            jacobian,
+            warm_start=self.warm_start,
+            batch_size=self.batch_size,
+            outer_batch_size=self.batch_size,
+            jacobian_batches=own if self.batch_size is not None else 0,
+            compile=self.compile,
+        )
+
+
+Build = Callable[[Setup, Problem], Method]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A method by its name: a label for plots, one line about it, and how it is made for an experiment."""
+
+    label: str
+    about: str
+    build: Build
+
+
+def _pzobo(sampled: bool = False, shrink: bool = True, at_x: bool = True) -> Build:
+    def build(setup: Setup, problem: Problem) -> Method:
+        jacobian = PZOBO(setup.mu, setup.directions, shrink=shrink, at="x" if at_x else "auto")
+        return setup.method(replace(jacobian, sampler=UnitPerTensor()) if sampled else jacobian)
+
+    return build
+
+
+def _hozog(setup: Setup, problem: Problem) -> Method:
+    jacobian = PZOBO(setup.mu, setup.directions, shrink=False)
+    return replace(setup.method(jacobian), around="objective")
+
+
+def _cg(products: Products) -> Build:
+    # One batch for the system, another for the mixed derivative.
+    return lambda setup, problem: setup.method(Implicit(CG(setup.iterations), products), own=2)
+
+
+def _fixed_point(products: Products) -> Build:
+    def build(setup: Setup, problem: Problem) -> Method:
+        inverse = FixedPoint(setup.iterations, lr=setup.rate)
+        if isinstance(setup.solver, HeavyBall):
+            inverse = FixedPoint(setup.iterations)  # the map of the solver itself
+        return setup.method(Implicit(inverse, products), own=setup.iterations)
+
+    return build
+
+
+def _neumann(setup: Setup, problem: Problem) -> Method:
+    return setup.method(Implicit(Neumann(setup.rate, setup.iterations)), own=setup.iterations + 1)
+
+
+def _plain(jacobian: Jacobian) -> Build:
+    return lambda setup, problem: setup.method(jacobian)
+
+
+def _forward(setup: Setup, problem: Problem) -> Method:
+    return setup.method(ForwardMode(setup.directions))
+
+
+def _exact(setup: Setup, problem: Problem) -> Method:
+    """dPhi/dx at a solution: differentiate the formula for y*, or solve the inner problem and its linear system."""
+    if problem.solution is not None:
+        return Method(ClosedForm(problem.solution), Unrolled())
+    if setup.converged is None:
+        raise OptionError("exact: this problem has no formula for y*, and solving it anew at each step takes too long.")
+    solver, iterations = setup.converged
+    return Method(solver, Implicit(CG(iterations, tol=1e-8)), warm_start=True, compile=setup.compile)
+
+
+METHODS: dict[str, Named] = {
+    "direct": Named("Direct (no Jacobian)", "the control: the response Jacobian is left out", _plain(Direct())),
+    "exact": Named("Exact", "dPhi/dx at the inner solution y*, where it can be had", _exact),
+    "pzobo": Named("PZOBO, default here", "shrunk to least error, at the smaller of x and z", _pzobo(at_x=False)),
+    "pzobo-authors": Named("PZOBO, authors' code", "directions of unit length per tensor, at x", _pzobo(sampled=True)),
+    "pzobo-paper": Named("PZOBO, paper's text", "Gaussian directions, unbiased, at x", _pzobo(shrink=False)),
+    "hozog": Named("HOZOG", "a zeroth-order estimate of the whole hypergradient", _hozog),
+    "aid-cg": Named("AID-CG", "implicit, by conjugate gradients", _cg("autodiff")),
+    "aid-fp": Named("AID-FP", "implicit, by the fixed-point iteration", _fixed_point("autodiff")),
+    "itd-r": Named("ITD-R", "unrolled, reverse mode: exact for y^N", _plain(Unrolled())),
+    "aid-cg-difference": Named("AID-CG, differences", "the same without Hessians", _cg("difference")),
+    "aid-fp-difference": Named("AID-FP, differences", "the same without Hessians", _fixed_point("difference")),
+    "itd-r-difference": Named(
+        "ITD-R, differences", "the same without Hessians", _plain(Unrolled(products="difference"))
+    ),
+    "nudged": Named("Nudged", "two more paths, nudged towards v and away from it", _plain(Nudged())),
+    "forward": Named("Forward mode", "exact directional derivatives: PZOBO with mu -> 0", _forward),
+}
+
+STOCHASTIC: dict[str, Named] = {
+    "direct": METHODS["direct"],
+    "pzobo-s": replace(METHODS["pzobo"], label="PZOBO-S, default here"),
+    "pzobo-s-authors": replace(METHODS["pzobo-authors"], label="PZOBO-S, authors' code"),
+    "pzobo-s-paper": replace(METHODS["pzobo-paper"], label="PZOBO-S, paper's text"),
+    "aid-cg-s": replace(METHODS["aid-cg"], label="AID-CG-S"),
+    "aid-fp-s": replace(METHODS["aid-fp"], label="AID-FP-S"),
+    "stocbio": Named("stocBiO", "implicit, by the Neumann series on batches of its own", _neumann),
+    "itd-r": METHODS["itd-r"],
+    "itd-r-difference": METHODS["itd-r-difference"],
+    "nudged": METHODS["nudged"],
+    "forward": METHODS["forward"],
+    "hozog": METHODS["hozog"],
+}
+"""The methods for experiments with minibatches."""

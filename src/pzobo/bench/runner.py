@@ -1,0 +1,245 @@
+"""How are the runs of an experiment made? Each method on each seed, side by side, into folders; rates are searched."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import multiprocessing
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pzobo.bench.experiments.base import Experiment
+from pzobo.errors import PzoboError
+from pzobo.fit import Fit, fit
+from pzobo.problem import Problem
+from pzobo.run_folder import write
+
+SEARCH_SEED = 1000
+"""The data on which learning rates are chosen is that of no run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a variant of an experiment, a method, a seed, a learning rate."""
+
+    experiment: Experiment
+    method: str
+    seed: int
+    lr: float
+    searched: tuple[tuple[float, float], ...] = ()
+    """The rates that were tried, and what they came to."""
+    command: str = ""
+
+    @property
+    def folder(self) -> Path:
+        e = self.experiment
+        return e.out / e.name / e.label() / self.method / f"seed-{self.seed}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        named = self.experiment.known[self.method]
+        return {
+            "experiment": self.experiment.name,
+            "method": self.method,
+            "label": named.label,
+            "seed": self.seed,
+            "lr": self.lr,
+            **self.experiment.settings(),
+        }
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return {"command": self.command, "lr_search": {f"{lr:g}": final for lr, final in self.searched}}
+
+    def finished(self) -> bool:
+        """Whether the folder holds the whole of this run."""
+        try:
+            config = json.loads((self.folder / "config.json").read_text())["config"]
+            result = json.loads((self.folder / "result.json").read_text())
+        except (OSError, ValueError, KeyError):
+            return False
+        same = all(config.get(key) == value for key, value in self.config.items())
+        enough = result["stopped"] in ("target", "seconds", "failed") or result["steps"] >= self.experiment.steps
+        return same and enough
+
+
+@functools.lru_cache(maxsize=2)
+def _problem(experiment: Experiment, seed: int) -> Problem:
+    return experiment.problem(seed).to(experiment.device)
+
+
+def _bare(experiment: Experiment) -> Experiment:
+    """The experiment without what does not change its problem, so that methods share one (and what is compiled)."""
+    return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None)
+
+
+def _fit(job: Job, **options: Any) -> Fit:
+    e = job.experiment
+    problem = _problem(_bare(e), job.seed)
+    method = e.known[job.method].build(e.setup(), problem)
+    return fit(
+        problem,
+        method,
+        lr=job.lr,
+        scheduler=e.scheduler(),
+        seed=job.seed,
+        evaluate=e.evaluate,
+        warm_up=True,
+        progress=False,
+        **options,
+    )
+
+
+def make(job: Job) -> str | None:
+    """Make one run in its folder; what went wrong, if anything did."""
+    torch.set_num_threads(1)
+    e = job.experiment
+    try:
+        _fit(
+            job,
+            steps=e.steps,
+            seconds=e.seconds,
+            evaluate_every=e.evaluate_every,
+            checkpoint_every=e.checkpoint_every,
+            out=job.folder,
+            resume=e.resume,
+            config=job.config,
+            notes=job.notes,
+        )
+    except ArithmeticError as error:  # a method that diverges is a result
+        return str(error)
+    return None
+
+
+def attempt(job: Job) -> float:
+    """The final value of a short run with a learning rate; infinite if it fails."""
+    torch.set_num_threads(1)
+    e = job.experiment
+    try:
+        found = _fit(
+            job,
+            steps=e.search_steps or e.steps,
+            seconds=e.search_seconds,
+            evaluate_every=0,
+        )
+    except ArithmeticError:
+        return math.inf
+    last = found.history[-1]
+    value = last.get(e.about.final, last["outer_loss"])
+    if value is None:
+        return math.inf
+    return float(-value if e.about.higher else value)
+
+
+def plan(experiment: Experiment, command: str, rates: Callable[[Experiment, str], tuple[float, Any]]) -> list[Job]:
+    """All runs of an experiment, seed by seed."""
+    jobs = []
+    for variant in experiment.variants():
+        for seed in range(variant.seeds):
+            for method in variant.chosen():
+                lr, searched = rates(variant, method)
+                jobs.append(Job(variant, method, seed, lr, searched, command))
+    return jobs
+
+
+class Rates:
+    """The learning rate of each method: given, the paper's, or the best of a grid on the experiment's first variant."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.first = experiment.variants()[0]
+        self.file = experiment.out / experiment.name / "rates.json"
+        self.found: dict[str, dict[str, float]] = {}
+        if experiment.resume and self.file.exists():
+            self.found = json.loads(self.file.read_text())
+
+    def missing(self) -> list[Job]:
+        if self.first.lr != "search":
+            return []
+        jobs = [Job(self.first, m, SEARCH_SEED, lr) for m in self.first.chosen() for lr in self.first.lr_grid]
+        return [job for job in jobs if f"{job.lr:g}" not in self.found.get(job.method, {})]
+
+    def add(self, job: Job, value: float) -> None:
+        self.found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write(self.file, json.dumps(self.found, indent=2))
+
+    def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
+        if isinstance(variant.lr, (int, float)):
+            return float(variant.lr), ()
+        if variant.lr == "paper":
+            return variant.paper_lr(method), ()
+        tried = sorted((float(lr), value) for lr, value in self.found[method].items())
+        return min(tried, key=lambda pair: pair[1])[0], tuple(tried)
+
+
+def command_of(experiment: Experiment) -> str:
+    """The command line that makes these runs."""
+    words = ["pzobo", "run", experiment.name]
+    for f in fields(experiment):
+        value = getattr(experiment, f.name)
+        default = f.default if f.default is not MISSING else None
+        if f.name in ("out", "resume", "workers", "root") or value == default:
+            continue
+        flag = f.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return shlex.join(words)
+
+
+def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda text, done, total: None) -> list[str]:
+    """Make all runs of an experiment; `show` hears of each. The answer says what failed."""
+    experiment.chosen()
+    problems: list[str] = []
+    rates = Rates(experiment)
+    with _pool(experiment.workers) as pool:
+        for job, value in _all(pool, attempt, rates.missing(), f"{experiment.name}: learning rates", show):
+            rates.add(job, value)
+        jobs = plan(experiment, command_of(experiment), rates)
+        todo = [job for job in jobs if not (experiment.resume and job.finished())]
+        for job, error in _all(pool, make, todo, experiment.name, show):
+            if error is not None:
+                problems.append(f"{job.method}, seed {job.seed}: {error}")
+    return problems
+
+
+class _pool(ProcessPoolExecutor):
+    """Worker processes that leave nothing running behind."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(max(1, workers), multiprocessing.get_context("spawn"))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        self.shutdown(wait=True, cancel_futures=kind is not None)
+
+
+def _all(
+    pool: ProcessPoolExecutor,
+    work: Callable[[Job], Any],
+    jobs: Iterable[Job],
+    what: str,
+    show: Callable[[str, int, int], None],
+) -> Iterator[tuple[Job, Any]]:
+    futures: dict[Future[Any], Job] = {pool.submit(work, job): job for job in jobs}
+    began = time.monotonic()
+    try:
+        for done, future in enumerate(as_completed(futures), 1):
+            job = futures[future]
+            yield job, future.result()
+            text = f"{what}: {job.experiment.label()} {job.method} seed {job.seed}"
+            left = (time.monotonic() - began) / done * (len(futures) - done)
+            show(f"{text}, about {left / 60:.0f} min left", done, len(futures))
+    except BrokenProcessPool as error:
+        raise PzoboError(
+            "A worker process was killed (out of memory?). Go on with the same command and --resume."
+        ) from error
