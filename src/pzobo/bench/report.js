@@ -1,4 +1,4 @@
-"use strict"; nothing();
+"use strict";
 // A plot is drawn when it comes near the screen: a hundred at once would keep a phone busy for long.
 const coarse = matchMedia("(pointer: coarse)").matches;
 const isShown = (view, curve) => view.querySelector(`[data-curve="${curve}"]`).getAttribute("aria-pressed") === "true";

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pzobo.bench.page import definitions, details, scrolling, table, text
@@ -44,7 +44,7 @@ def section(summary: Summary, place: str) -> str:
             *(_view(summary, view, groups) for view, groups in views),
             *_results(summary, views),
             details("Settings", definitions(_distinct((run.config for run in summary.runs), NOT_SETTINGS))),
-            details("Machine", definitions(_distinct(run.environment for run in summary.runs))),
+            details("Machine", definitions(_distinct((run.environment for run in summary.runs), ("command",)))),
             _commands(summary.runs),
             "</section>",
         ]
@@ -67,8 +67,7 @@ def _view(summary: Summary, view: View, groups: Sequence[Group]) -> str:
 
 
 def _panel(summary: Summary, view: View, panel: Panel, groups: Sequence[Group]) -> str:
-    # In JSON "<" can stand in strings only, where it may be written so; nothing then ends the script element.
-    data = figure(summary, groups, panel).to_json().replace("<", "\\u003c")
+    data = figure(summary, groups, panel).to_json()  # without any "<", which plotly writes as \u003c
     label = text(f"{view.title}: {words(panel.y)} against {words(panel.x)}{', logarithmic' if panel.log else ''}")
     return (
         f'<div class="panel"><div class="plot" role="img" aria-label="{label}"></div>'
@@ -156,12 +155,12 @@ def number(value: float | None, missing: str = "", digits: int = 4) -> str:
     return f"{value:.0f}" if 10**digits <= abs(value) < 1e5 else f"{value:.{digits}g}"
 
 
-def _distinct(records: Iterable[Mapping[str, Any]], leave_out: Iterable[str] = ()) -> dict[str, str]:
+def _distinct(records: Iterable[Mapping[str, Any]], leave_out: Collection[str]) -> dict[str, str]:
     """Each key with its distinct values; of many, how many there are and the first and last."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
         for key, value in record.items():
-            if key not in leave_out:
+            if value is not None and key not in leave_out:
                 found.setdefault(key, {})[str(value)] = None
     return {key: _listed(list(values)) for key, values in found.items()}
 

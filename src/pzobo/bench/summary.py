@@ -19,7 +19,7 @@ from pzobo.bench.style import ORDER, Style, ordinal, style
 POINTS = 300
 ALWAYS = ("direct", "exact")
 """Methods that every view shows beside its own: what the others are measured by."""
-NOT_SETTINGS = frozenset({"seed", "command", "label", "experiment", "folder", "output"})
+NOT_SETTINGS = frozenset({"seed", "command", "label", "experiment", "folder", "output", "lr_search"})
 
 
 @dataclass(frozen=True)
