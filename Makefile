@@ -5,6 +5,7 @@ PY := .venv/bin/python
 QUIET ?= -qq
 PIP := $(PY) -m pip $(QUIET) --disable-pip-version-check install -c constraints.txt
 PYTEST_FLAGS ?= -q -n auto
+BROWSER := command -v chromium >/dev/null && command -v chromedriver >/dev/null
 
 .PHONY: help venv demo test docs bench format clean
 .NOTPARALLEL:
@@ -32,10 +33,15 @@ demo: venv ## linear hyper-representation with each Jacobian, as a table
 	@$(PY) -m pzobo.demo
 
 test: venv ## lint, format, types and tests
+	@$(BROWSER) || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || { \
+	  echo "installing chromium, for the tests of the report (once)"; export DEBIAN_FRONTEND=noninteractive; \
+	  { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } >/dev/null 2>&1 || true; }
 	@echo "ruff check"  && $(PY) -m ruff check -q
 	@echo "ruff format" && $(PY) -m ruff format -q --check
 	@echo "mypy"        && $(PY) -m mypy --no-error-summary
-	@echo "pytest"      && OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS)
+	@echo "pytest"; OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS); code=$$?; $(BROWSER) || printf '%s\n' \
+	  "not run: tests/bench/test_browser.py, the report in a browser, since chromium or chromedriver is missing." \
+	  "To run it: apt-get install chromium chromium-driver (as root), then make test."; exit $$code
 
 docs: venv ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict

@@ -112,7 +112,12 @@ def _results(summary: Summary, views: Sequence[tuple[View, list[Group]]]) -> lis
 def _table(about: About, title: str, by: str, groups: Sequence[Group]) -> str:
     sign = "≥" if about.higher else "≤"
     final = words(about.final)
-    head = [by, f"final {final}", "least to largest", *(f"s to {sign} {value:g}" for value in about.thresholds)]
+    head = [
+        by,
+        f"final {final}",
+        "least to largest",
+        *(f"s to {sign}\N{NO-BREAK SPACE}{value:g}" for value in about.thresholds),
+    ]
     head += ["ms a step", "peak MB", "lr", "seeds"]
     rows = [(_row(about, group), _remarks(group.runs)) for group in groups]
     return table(f"{title}: {final}, medians over seeds", head, rows, "results")

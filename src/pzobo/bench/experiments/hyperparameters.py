@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ class Logistic(Experiment):
     directions: int = 1
     """Q."""
     start: float | None = None
-    """The first logarithm of all strengths; by default that of a strength of 0.001."""
+    """The first logarithm of all strengths; by default that of a strength of 0.0001."""
     warm_start: bool = True
     """Start each path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
     seeds: int = 1
@@ -110,7 +111,7 @@ class Logistic(Experiment):
 
     def problem(self, seed: int) -> Problem:
         problem = logistic_ho(self.data, root=self.root, seed=seed)
-        start = torch.log(torch.tensor(1e-3 * problem.x0.numel())).item() if self.start is None else self.start
+        start = math.log(1e-4 * problem.x0.numel()) if self.start is None else self.start
         return replace(problem, x0=torch.full_like(problem.x0, start))
 
     def paper_lr(self, method: str) -> float:
