@@ -29,8 +29,8 @@ venv: .venv/.installed ## create .venv and install everything but the peers, onc
 	@$(PIP) -e '.[peers]'
 	@touch $@
 
-demo: venv ## linear hyper-representation with each Jacobian, as a table
-	@$(PY) -m pzobo.demo
+demo: venv ## linear hyper-representation by every method: a table, and a report
+	@$(PY) -m pzobo.cli demo
 
 test: venv ## lint, format, types and tests
 	@$(BROWSER) || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || { \

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import pzobo
-from pzobo import demo, errors
+from pzobo import errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -151,42 +151,3 @@ def test_every_example_is_short_and_tested() -> None:
     for path in EXAMPLES:
         assert f'["{path.name}"]' in source, f"{path.name} has no test"
         assert len(path.read_text().splitlines()) <= 60, f"{path.name} is too long to be an example"
-
-
-# The demo
-
-
-def test_demo_measures_what_it_says() -> None:
-    rows = {method.name: i for i, method in enumerate(demo.METHODS)}
-    unrolled = demo.measure(rows["Unrolled"], seed=0, steps=2)
-    difference = demo.measure(rows["Unrolled, difference"], seed=0, steps=2)
-    direct = demo.measure(rows["Direct: no Jacobian"], seed=0, steps=2)
-    assert unrolled.to_path == pytest.approx(1, abs=1e-5)
-    assert difference.to_path == pytest.approx(1, abs=1e-3)
-    assert -1 < direct.to_path < 0.9
-    assert unrolled.start == direct.start > unrolled.end > 0
-
-
-def test_demo_solution_is_the_solution() -> None:
-    problem = demo.linear_hr(m=4, d=3, n=20, dtype=torch.float64)
-    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    converged = problem.argmin(pzobo.GD(lr=0.05, steps=3000), pzobo.Implicit(pzobo.CG(tol=1e-12)))
-    exact = demo.gradient(lambda x: problem.objective(converged, x), x)
-    assert demo.gradient(demo.solution(problem), x) == pytest.approx(exact, rel=1e-6)
-
-
-def test_demo_table_and_summary_come_from_the_numbers() -> None:
-    runs = [[demo.Run(start=500.0, end=1.0 + i, to_path=0.5, to_solution=0.1)] for i in range(len(demo.METHODS))]
-    first, second, third = demo.summary(runs)
-    assert "from 500 to 1. Lower: none." in first
-    assert f"the other {len(runs) - 1}, of which {demo.METHODS[1].name} is best" in first
-    assert "have: none" in second
-    assert "0.10 to dΦ/dx" in third
-    runs[3] = [demo.Run(start=500.0, end=0.5, to_path=0.95, to_solution=0.1)]
-    first, second, _ = demo.summary(runs)
-    assert f"Lower: {demo.METHODS[3].name}." in first
-    assert f"have: {demo.METHODS[3].name};" in second
-    table = demo.table(runs, [float(i) for i in range(len(runs))], steps=7)
-    assert table.row_count == len(demo.METHODS)
-    assert list(table.columns[1].cells)[:4] == ["1", "2", "3", "0.5"]
-    assert list(table.columns[3].cells)[:2] == ["0.0", "1.0"]

@@ -9,8 +9,9 @@ import multiprocessing
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def _fit(job: Job, **options: Any) -> Fit:
         seed=job.seed,
         evaluate=e.evaluate,
         warm_up=True,
+        clock=time.process_time if e.clock == "processor" else time.perf_counter,
         progress=False,
         **options,
     )
@@ -202,7 +204,7 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
     experiment.chosen()
     problems: list[str] = []
     rates = Rates(experiment)
-    with _pool(experiment.workers) as pool:
+    with _workers(experiment.workers) as pool:
         for job, value in _all(pool, attempt, rates.missing(), f"{experiment.name}: learning rates", show):
             rates.add(job, value)
         jobs = plan(experiment, command_of(experiment), rates)
@@ -213,24 +215,35 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
     return problems
 
 
-class _pool(ProcessPoolExecutor):
-    """Worker processes that leave nothing running behind."""
+@contextmanager
+def _workers(count: int) -> Iterator[Executor]:
+    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun."""
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) if count else _Here()
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
 
-    def __init__(self, workers: int) -> None:
-        super().__init__(max(1, workers), multiprocessing.get_context("spawn"))
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        self.shutdown(wait=True, cancel_futures=kind is not None)
+class _Here(Executor):
+    """Runs a job when it is handed in."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*arguments, **options))
+        return done
 
 
 def _all(
-    pool: ProcessPoolExecutor,
+    pool: Executor,
     work: Callable[[Job], Any],
     jobs: Iterable[Job],
     what: str,
     show: Callable[[str, int, int], None],
 ) -> Iterator[tuple[Job, Any]]:
-    futures: dict[Future[Any], Job] = {pool.submit(work, job): job for job in jobs}
+    futures = {pool.submit(work, job): job for job in jobs}
     began = time.monotonic()
     try:
         for done, future in enumerate(as_completed(futures), 1):

@@ -39,6 +39,8 @@ class Experiment:
     """Outer steps of each trial of the search; as many as a run has by default."""
     search_seconds: float | None = None
     """Wall-clock time of each trial of the search."""
+    clock: Literal["wall", "processor"] = "wall"
+    """What seconds are measured by; on a busy machine the processor's time of a run's one thread is the fairer one."""
     device: str = "cpu"
     """The device of all tensors, such as cpu, cuda or mps."""
     compile: bool = True
@@ -52,7 +54,7 @@ class Experiment:
     resume: bool = False
     """Go on with runs that are in the folder already."""
     workers: int = 2
-    """Runs side by side, each with one thread."""
+    """Runs side by side, each a process with one thread; 0 for one after another in this process."""
 
     about: ClassVar[About]
     known: ClassVar[Mapping[str, Named]] = METHODS

@@ -60,7 +60,7 @@ class LeNet(Experiment):
     evaluate_every: int = 25
     compile: bool = False
     """Compile the inner steps; those of a small head gain nothing."""
-    lr_grid: tuple[float, ...] = (0.001, 0.002, 0.005)
+    lr_grid: tuple[float, ...] = (0.0005, 0.002, 0.005)
 
     known = STOCHASTIC
     slow = frozenset({"forward", "hozog"})
@@ -102,7 +102,7 @@ class LeNet(Experiment):
     )
 
     def variants(self) -> list[Self]:
-        others = [self.only("direct", "pzobo-s", FORM, N=n) for n in self.also_N if n != self.N]
+        others = [self.only("direct", FORM, N=n) for n in self.also_N if n != self.N]
         return [self, *(other for other in others if other.methods)]
 
     def label(self) -> str:

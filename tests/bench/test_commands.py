@@ -1,0 +1,124 @@
+"""Does the command line do what it says, and answer errors of use with a sentence and exit code 2?"""
+
+import json
+
+import pytest
+
+from pzobo import cli, demo
+from pzobo.bench.experiments import EXPERIMENTS
+from pzobo.bench.runs import read
+from pzobo.bench.summary import Summary
+from pzobo.theory.records import Point, Sweep, Verification
+
+SMALL = ["--d", "8", "--n", "40", "--steps", "4", "--also-N", "--seeds", "1", "--no-compile", "--workers", "0"]
+
+
+def test_list_names_everything(capsys):
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name, kind in EXPERIMENTS.items():
+        assert name in shown
+        assert all(method in shown for method in kind.known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "hr-cubic"], "there is no experiment 'hr-cubic'"),
+        (["run", "hr-linear", "--methods", "magic"], "knows no method 'magic'"),
+        (["report", "nowhere"], "nowhere"),
+        (
+            [
+                "run",
+                "hr-lenet",
+                "--data",
+                "mnist",
+                "--root",
+                "nowhere",
+                "--seeds",
+                "1",
+                "--methods",
+                "direct",
+                "--workers",
+                "0",
+            ],
+            "MNIST/raw/train-images",
+        ),
+    ],
+    ids=["experiment", "method", "folder", "data"],
+)
+def test_errors_of_use_are_sentences(arguments, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PZOBO_DATA", raising=False)
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("arguments", [["run", "hr-linear", "--stepz", "3"], ["run", "hr-linear", "--seeds", "many"]])
+def test_a_wrong_flag_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+
+
+def test_run_without_an_experiment_lists_them(capsys):
+    assert cli.main(["run"]) == 2
+    assert "hr-two-layer" in capsys.readouterr().out
+
+
+def test_a_second_run_is_refused_until_it_is_resumed(tmp_path, capsys):
+    command = ["run", "hr-linear", *SMALL, "--methods", "direct", "--out", str(tmp_path)]
+    assert cli.main(command) == 0
+    assert cli.main(command) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert cli.main([*command, "--resume"]) == 0
+
+
+def test_run_and_report_with_the_theory(tmp_path, capsys):
+    runs, page, figures = tmp_path / "runs", tmp_path / "report.html", tmp_path / "figures"
+    assert cli.main(["run", "hr-linear", *SMALL, "--out", str(runs)]) == 0
+    sweep = Sweep("Proposition 9", "error", "quadratic", "Q", (Point(1, 2.0, 0.1, 3.0), Point(2, 1.0, 0.1, 3.0)), -1.0)
+    (runs / "theory.json").write_text(Verification((sweep,), 1.0).to_json())
+    assert cli.main(["report", str(runs), "-o", str(page), "--figures", str(figures)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Proposition 9" in text
+    assert "pzobo run hr-linear" in text
+    assert "PZOBO, authors&#x27; code" in text
+    assert text.count("plotly.js v") == 1
+    assert {path.suffix for path in figures.iterdir()} == {".png", ".pdf"}
+    made = {run.method: run for run in read(runs)}
+    assert set(made) == set(EXPERIMENTS["hr-linear"]().chosen())
+    assert made["itd-r"].rows[0]["cosine"] == pytest.approx(1, abs=1e-4)
+    assert made["itd-r-difference"].rows[0]["cosine"] == pytest.approx(1, abs=1e-3)
+    assert made["direct"].rows[0]["cosine"] < 0.9
+
+
+def test_the_theory_survives_json():
+    found = Verification(
+        (
+            Sweep("P", "error", "quadratic", "N", (Point(1, 2.0, 0.1, 3.0, 2.5),), -0.1, "exponential", (0, None), 0.2),
+            Sweep("L", "bias", "logistic", "mu", (Point(1e-3, 2.0, 0.0, 3.0),)),
+        ),
+        3.5,
+    )
+    assert Verification.from_json(json.dumps(json.loads(found.to_json()))) == found
+
+
+def test_the_demo_tells_what_its_runs_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--seeds", "1", "--steps", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "Direct, which has no Jacobian at all, ends at" in shown
+    assert "demo.html" in shown
+    assert (tmp_path / "demo.html").stat().st_size > 1e6
+    summary = Summary(EXPERIMENTS["hr-linear"].about, tuple(read(tmp_path / "runs" / "demo")))
+    ends = {m: summary.final(m) for m in summary.methods()}
+    first, second = demo.sentences(summary)
+    lower = first.split("Lower: ")[1].split(".")[0]
+    assert all((ends[m] < 0.95 * ends["direct"]) == (m in lower.split(", ")) for m in ends if m != "direct")
+    close = second.split("have: ")[1].split(";")[0]
+    assert "itd-r" in close.split(", ")
+    assert "direct" not in close.split(", ")

@@ -1,0 +1,149 @@
+"""Do runs side by side come to the same as one by one, go on where they were, and take the best learning rate?"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+
+import pzobo
+from pzobo.bench import runner
+from pzobo.bench.experiments import EXPERIMENTS
+from pzobo.bench.experiments.hyperparameters import auc
+from pzobo.bench.experiments.shallow import Linear
+from pzobo.bench.methods import METHODS
+from pzobo.bench.runs import read
+
+SMALL = Linear(
+    d=(8,), n=40, steps=6, seeds=2, also_N=(), methods=("direct", "pzobo"), compile=False, evaluate_every=2, workers=0
+)
+
+
+def rows(folder: Path) -> list[dict]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "memory")} for line in lines]
+
+
+def test_a_run_is_what_fit_gives(tmp_path):
+    experiment = replace(SMALL, out=tmp_path, workers=2)
+    assert runner.run(experiment) == []
+    folder = tmp_path / "hr-linear" / "d8-N20" / "pzobo" / "seed-1"
+    problem = experiment.problem(1)
+    method = METHODS["pzobo"].build(experiment.setup(), problem)
+    found = pzobo.fit(problem, method, 6, lr=0.05, seed=1, evaluate=experiment.evaluate, evaluate_every=2)
+    expected = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in found.history]
+    assert rows(folder) == expected
+    assert len(read(tmp_path)) == 4
+
+
+def test_what_is_finished_is_not_made_again(tmp_path):
+    experiment = replace(SMALL, out=tmp_path, resume=True, seeds=1)
+    made = []
+    runner.run(experiment, lambda text, done, total: made.append(total))
+    runner.run(experiment, lambda text, done, total: made.append(total))
+    assert made == [2, 2]
+    runner.run(replace(experiment, steps=9), lambda text, done, total: made.append(total))
+    assert made == [2, 2, 2, 2]
+    assert [r["step"] for r in rows(tmp_path / "hr-linear" / "d8-N20" / "direct" / "seed-0")] == list(range(10))
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path):
+    runner.run(replace(SMALL, out=tmp_path, seeds=1))
+    with pytest.raises(pzobo.errors.RunFolderError, match="different run"):
+        runner.run(replace(SMALL, out=tmp_path, seeds=1, mu=0.1, resume=True))
+
+
+def test_the_best_rate_of_the_grid_is_taken(tmp_path):
+    experiment = replace(SMALL, out=tmp_path, seeds=1, lr="search", lr_grid=(1e-9, 0.05, 1e9), methods=("direct",))
+    runner.run(experiment)
+    (run,) = read(tmp_path)
+    assert run.config["lr"] == 0.05
+    tried = run.config["lr_search"]
+    assert tried["0.05"] < tried["1e-09"]
+    assert tried["0.05"] < tried["1e+09"]
+    # A resumed search takes what was found.
+    before = (tmp_path / "hr-linear" / "rates.json").read_text()
+    runner.run(replace(experiment, resume=True))
+    assert (tmp_path / "hr-linear" / "rates.json").read_text() == before
+
+
+def test_a_method_that_diverges_is_a_result(tmp_path):
+    experiment = replace(SMALL, out=tmp_path, seeds=1, methods=("direct",), lr=1e30)
+    (sentence,) = runner.run(experiment)
+    assert sentence.startswith("direct, seed 0: ")
+    (run,) = read(tmp_path)
+    assert run.failed is not None
+
+
+def test_a_killed_experiment_goes_on(tmp_path):
+    words = ["run", "hr-linear", "--d", "8", "--n", "40", "--steps", "3000", "--also-N", "--seeds", "1", "--no-compile"]
+    words += ["--methods", "pzobo", "--workers", "1", "--checkpoint-every", "50", "--evaluate-every", "100"]
+    command = [sys.executable, "-m", "pzobo.cli", *words, "--out", str(tmp_path / "a"), "--resume"]
+    folder = tmp_path / "a" / "hr-linear" / "d8-N20" / "pzobo" / "seed-0"
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as work:
+        for _ in range(600):
+            if (folder / "checkpoint.pt").exists():
+                break
+            time.sleep(0.1)
+        os.killpg(work.pid, signal.SIGKILL)
+    assert (folder / "checkpoint.pt").exists()
+    assert not (folder / "result.json").exists()
+    subprocess.run(command, check=True, capture_output=True)
+    runner.run(replace(SMALL, out=tmp_path / "b", steps=3000, seeds=1, methods=("pzobo",), evaluate_every=100))
+    other = tmp_path / "b" / "hr-linear" / "d8-N20" / "pzobo" / "seed-0"
+    assert rows(folder) == rows(other)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_the_command_makes_the_same_experiment(name):
+    kind = EXPERIMENTS[name]
+    experiment = kind(seeds=7, lr=0.5, methods=("direct", "hozog"), compile=not kind().compile, seconds=3.0)
+    words = shlex.split(runner.command_of(experiment))
+    assert words[:3] == ["pzobo", "run", name]
+    assert tyro.cli(kind, args=words[3:]) == experiment
+    assert runner.command_of(kind()) == f"pzobo run {name}"
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_experiment_shows_the_controls(name):
+    experiment = EXPERIMENTS[name]()
+    assert "direct" in experiment.chosen()
+    assert len(experiment.about.views) > 0
+    known = set(experiment.known)
+    for view in experiment.about.views:
+        wanted = view.where.get("method", ())
+        assert set((wanted,) if isinstance(wanted, str) else wanted) <= known
+    forms = {"pzobo", "pzobo-authors", "pzobo-paper"} if "pzobo" in known else {"pzobo-s", "pzobo-s-authors"}
+    assert forms <= set(experiment.chosen())
+
+
+def test_variants_are_those_of_the_paper():
+    linear = EXPERIMENTS["hr-linear"]().variants()
+    assert [(v.d, v.N, v.steps) for v in linear] == [
+        ((128,), 20, 100),
+        ((256,), 20, 150),
+        ((128,), 10, 100),
+        ((128,), 40, 100),
+    ]
+    assert [v.N for v in EXPERIMENTS["hr-two-layer"]().variants()] == [10, 5, 20, 50]
+    assert [v.N for v in EXPERIMENTS["ho-logistic"](data="newsgroups").variants()] == [(5,), (10,)]
+    assert "exact" not in EXPERIMENTS["ho-logistic"](data="newsgroups").chosen()
+    assert [v.model for v in EXPERIMENTS["partial-vs-full"]().variants()] == [("linear",), ("two-layer",)]
+
+
+def test_auc_by_hand():
+    corrupted = torch.tensor([True, True, False, False])
+    assert auc(torch.tensor([0.0, 1.0, 2.0, 3.0]), corrupted) == 1.0
+    assert auc(torch.tensor([3.0, 2.0, 1.0, 0.0]), corrupted) == 0.0
+    assert auc(torch.zeros(4), corrupted) == 0.5
+    assert auc(torch.tensor([0.0, 2.0, 1.0, 3.0]), corrupted) == 0.75
