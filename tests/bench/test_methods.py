@@ -1,12 +1,15 @@
 """Is each named method what its name says? Values against Argmin by hand, and the exact one against the closed form."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import pzobo
 from pzobo.bench.experiments import EXPERIMENTS
+from pzobo.bench.global_l2 import GlobalL2, solve
 from pzobo.bench.methods import METHODS, STOCHASTIC, Setup
 from pzobo.problems import deep_hr, linear_hr, logistic_ho, quadratic
 
@@ -115,3 +118,25 @@ def test_a_strange_name_is_a_sentence():
     experiment = EXPERIMENTS["hr-linear"](methods=("pzobo-s",))
     with pytest.raises(pzobo.errors.OptionError, match="knows no method 'pzobo-s'"):
         experiment.chosen()
+
+
+def test_one_global_strength_is_the_best_of_the_grid():
+    problem = logistic_ho()
+    method = GlobalL2((1e-1, 1e-3, 1e-6), iterations=2000)
+    found = pzobo.fit(problem, method, method.steps, evaluate_every=1)
+    values = []
+    for strength in method.strengths:
+        y = solve(problem, strength, 2000).requires_grad_()
+        total = cross_entropy(problem.train[0] @ y, problem.train[1]) + 0.5 * strength * y.square().sum()
+        assert torch.autograd.grad(total, y)[0].norm() < 1e-3
+        values.append(float(problem.outer_loss(None, y, problem.val)))
+    last = found.history[-1]
+    assert last["outer_loss"] == pytest.approx(min(values), rel=1e-2)
+    assert last["strength"] == method.strengths[values.index(min(values))]
+    assert last["test_accuracy"] > 0.9
+
+
+def test_scikit_learn_sees_the_same_sparse_rows():
+    dense = logistic_ho()
+    sparse = replace(dense, train=(pzobo.SparseMatrix.from_torch(dense.train[0]), dense.train[1]))
+    assert torch.allclose(solve(dense, 1e-2, 500), solve(sparse, 1e-2, 500), atol=1e-4)

@@ -11,6 +11,7 @@ from pzobo.jacobians import CG, PZOBO, Direct, FixedPoint, ForwardMode, Implicit
 from pzobo.jacobians.base import Jacobian
 from pzobo.kernel import Products
 from pzobo.method import Method
+from pzobo.objective import Startable
 from pzobo.problem import Problem
 from pzobo.solvers import ClosedForm, HeavyBall, Iterative
 
@@ -54,7 +55,7 @@ class Setup:
         )
 
 
-Build = Callable[[Setup, Problem], Method]
+Build = Callable[[Setup, Problem], Startable]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Named:
     label: str
     about: str
     build: Build
+    tuned: bool = True
+    """Whether it has an outer learning rate."""
 
 
 def _pzobo(sampled: bool = False, shrink: bool = True, at_x: bool = True) -> Build:

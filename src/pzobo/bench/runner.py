@@ -69,7 +69,8 @@ class Job:
         except (OSError, ValueError, KeyError):
             return False
         same = all(config.get(key) == value for key, value in self.config.items())
-        enough = result["stopped"] in ("target", "seconds", "failed") or result["steps"] >= self.experiment.steps
+        whole = result["steps"] >= self.experiment.steps or not self.experiment.known[self.method].tuned
+        enough = result["stopped"] in ("target", "seconds", "failed") or whole
         return same and enough
 
 
@@ -83,13 +84,14 @@ def _bare(experiment: Experiment) -> Experiment:
     return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None)
 
 
-def _fit(job: Job, **options: Any) -> Fit:
+def _fit(job: Job, steps: int, **options: Any) -> Fit:
     e = job.experiment
     problem = _problem(_bare(e), job.seed)
     method = e.known[job.method].build(e.setup(), problem)
     return fit(
         problem,
         method,
+        getattr(method, "steps", steps),  # a grid has an end of its own
         lr=job.lr,
         scheduler=e.scheduler(),
         seed=job.seed,
@@ -166,7 +168,8 @@ class Rates:
     def missing(self) -> list[Job]:
         if self.first.lr != "search":
             return []
-        jobs = [Job(self.first, m, SEARCH_SEED, lr) for m in self.first.chosen() for lr in self.first.lr_grid]
+        tuned = [method for method in self.first.chosen() if self.first.known[method].tuned]
+        jobs = [Job(self.first, method, SEARCH_SEED, lr) for method in tuned for lr in self.first.lr_grid]
         return [job for job in jobs if f"{job.lr:g}" not in self.found.get(job.method, {})]
 
     def add(self, job: Job, value: float) -> None:
@@ -177,7 +180,7 @@ class Rates:
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
         if isinstance(variant.lr, (int, float)):
             return float(variant.lr), ()
-        if variant.lr == "paper":
+        if variant.lr == "paper" or not variant.known[method].tuned:
             return variant.paper_lr(method), ()
         tried = sorted((float(lr), value) for lr, value in self.found[method].items())
         return min(tried, key=lambda pair: pair[1])[0], tuple(tried)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 
 from pzobo.bench.claims import beats, converges_faster, finds_corrupted
 from pzobo.bench.experiments.base import Experiment
-from pzobo.bench.methods import Setup
+from pzobo.bench.global_l2 import GlobalL2
+from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.records import About, Claim, Panel, View
 from pzobo.method import Bilevel
 from pzobo.objective import Objective
@@ -50,6 +51,15 @@ class Logistic(Experiment):
     lr_grid: tuple[float, ...] = (0.02, 0.1, 0.5)
 
     slow = frozenset({"forward"})
+    known: ClassVar[Mapping[str, Named]] = {
+        **METHODS,
+        "global-l2": Named(
+            "One global l2, scikit-learn",
+            "the best of a grid of one strength for all weights",
+            lambda setup, problem: GlobalL2(),
+            tuned=False,
+        ),
+    }
     not_settings = Experiment.not_settings | {"root"}
 
     about = About(
