@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from pzobo.bench import markdown
 from pzobo.bench.experiments import EXPERIMENTS, Experiment
 from pzobo.bench.report import report as write_report
 from pzobo.bench.runner import run as run_experiment
@@ -90,12 +91,16 @@ class _Report:
     """The file to write."""
     figures: Path | None = None
     """A folder for the same figures as PNG and PDF."""
+    markdown: Path | None = None
+    """A folder for its tables as Markdown, to keep in a repository."""
 
 
 def report(arguments: Sequence[str]) -> int:
     """pzobo report FOLDER -o FILE."""
     options = tyro.cli(_Report, prog="pzobo report", args=arguments)
     page = make_report(options.folder, options.output, options.figures)
+    if options.markdown is not None:
+        markdown.write(read(options.folder), [kind.about for kind in EXPERIMENTS.values()], options.markdown)
     console.print(f"Report: {page}", soft_wrap=True)
     return 0
 

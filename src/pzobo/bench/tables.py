@@ -1,0 +1,81 @@
+"""What do the tables of an experiment say? For each set of runs that a view shows: a title, a head and rows of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pzobo.bench.plots import words
+from pzobo.bench.records import About, View
+from pzobo.bench.runs import Run
+from pzobo.bench.summary import Group, Summary
+
+Rows = list[tuple[list[str], str]]
+"""Cells, and a remark on the runs behind them."""
+
+
+def results(summary: Summary, views: Sequence[tuple[View, list[Group]]]) -> list[tuple[str, list[str], Rows]]:
+    """One table for each set of runs that is shown, and one for the runs that no view shows."""
+    titles: dict[tuple[str, ...], list[str]] = {}
+    shown: dict[tuple[str, ...], tuple[str, list[Group]]] = {}
+    for view, groups in views:
+        key = tuple(sorted(str(run.folder) for group in groups for run in group.runs))
+        titles.setdefault(key, []).append(view.title)
+        shown.setdefault(key, (view.by, groups))
+    tables = [_table(summary.about, "; ".join(titles[key]), by, groups) for key, (by, groups) in shown.items()]
+    seen = {folder for key in shown for folder in key}
+    rest = Summary(summary.about, tuple(run for run in summary.runs if str(run.folder) not in seen))
+    if rest.runs:
+        tables.append(_table(summary.about, "Runs that no figure shows", "method", rest.groups()))
+    return tables
+
+
+def _table(about: About, title: str, by: str, groups: Sequence[Group]) -> tuple[str, list[str], Rows]:
+    sign = "≥" if about.higher else "≤"
+    final = words(about.final)
+    head = [
+        by,
+        f"final {final}",
+        "least to largest",
+        *(f"s to {sign}\N{NO-BREAK SPACE}{value:g}" for value in about.thresholds),
+    ]
+    head += ["ms a step", "peak MB", "lr", "seeds"]
+    rows = [(_row(about, group), _remarks(group.runs)) for group in groups]
+    return title, head, rows
+
+
+def _row(about: About, group: Group) -> list[str]:
+    summary = Summary(about, group.runs)
+    spread = summary.spread(None)
+    low_high = [number(value) for value in spread or ()]
+    lr = summary.lr(None)
+    return [
+        group.label,
+        number(summary.final(None)),
+        " to ".join(dict.fromkeys(low_high)),
+        *(number(summary.time_to(None, value), "not reached", 3) for value in about.thresholds),
+        number(summary.milliseconds(None), digits=3),
+        number(summary.memory(None), digits=3),
+        "" if lr is None else f"{lr:g}" if isinstance(lr, int | float) else str(lr),
+        str(summary.seeds(None)),
+    ]
+
+
+def _remarks(runs: Sequence[Run]) -> str:
+    failed = [run.failed for run in runs if run.failed is not None]
+    unfinished = sum(run.result is None for run in runs)
+    parts = []
+    if failed:
+        parts.append(f"failed: {len(failed)} of {len(runs)}. {' '.join(dict.fromkeys(failed))}")
+    if unfinished:
+        parts.append(f"not finished: {unfinished} of {len(runs)}.")
+    return " ".join(parts)
+
+
+def number(value: float | None, missing: str = "", digits: int = 4) -> str:
+    """So many digits (whole numbers up to 99999 have theirs), or a word where there is no number."""
+    if value is None:
+        return missing
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e5 else f"{value:.{digits}g}"
