@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,7 @@ def fit(
     config: Mapping[str, Any] | None = None,
     notes: Mapping[str, Any] | None = None,
     warm_up: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
     tensorboard: bool = False,
     progress: bool | None = None,
 ) -> Fit:
@@ -96,6 +98,7 @@ def fit(
         config: settings to keep in config.json; a run with others is a different run.
         notes: more to keep there, that does not make it a different run.
         warm_up: make one step without a trace before the clock starts, so that it does not count compilation.
+        clock: what `seconds` are measured by; `time.process_time`, the time of the processor, on a busy machine.
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.
 
@@ -134,7 +137,7 @@ def fit(
         rows = stack.enter_context(Metrics(path, size))
         if warm_up and run.step < steps:
             run.rehearse()
-        loop = Loop(run, rows, folder, evaluate, evaluate_every, checkpoint_every, target, seconds)
+        loop = Loop(run, rows, folder, evaluate, evaluate_every, checkpoint_every, target, seconds, clock)
         loop.restore(state["pending"] if state else None)
         bar = stack.enter_context(Progress(steps, run.step, progress))
         write = stack.enter_context(board(writer, folder, rows.rows))

@@ -1,7 +1,9 @@
-"""How much memory does a run take? The peak since it began, above what the process had before."""
+"""How much memory does a run take? The peak during its steps, above what the process had before."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from pathlib import Path
 
 import torch
@@ -10,33 +12,47 @@ _MB = 2**20
 
 
 class Peak:
-    """Megabytes at the peak since this was made, above what was in use then; None where the system does not tell.
+    """Megabytes at the peak inside of `with` blocks, above what was in use when this was made.
 
-    On a GPU it is torch's own account. On the CPU it is Linux's account of the whole process, whose mark is set back.
+    On a GPU it is torch's own account. On the CPU it is Linux's account of the whole process, whose mark is set back;
+    elsewhere it is None.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before: float | None = torch.cuda.memory_allocated(device) / _MB
-        else:
-            try:
-                Path("/proc/self/clear_refs").write_text("5")
-                self.before = _status("VmRSS")
-            except OSError:
-                self.before = None
+        self.device, self.highest = device, 0.0
+        with contextlib.suppress(OSError, AttributeError):  # give back what is free, or its use would not be seen
+            ctypes.CDLL(None).malloc_trim(0)
+        self.before = self._highest() if self._reset() else None
 
+    @property
     def megabytes(self) -> float | None:
         """The peak so far."""
-        if self.before is None:
-            return None
-        now = torch.cuda.max_memory_allocated(self.device) / _MB if self.device.type == "cuda" else _status("VmHWM")
-        return None if now is None else max(0.0, now - self.before)
+        return None if self.before is None else self.highest
 
+    def __enter__(self) -> None:
+        self._reset()
 
-def _status(key: str) -> float | None:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return float(line.split()[1]) / 1024
-    return None
+    def __exit__(self, *_: object) -> None:
+        now = self._highest()
+        if now is not None and self.before is not None:
+            self.highest = max(self.highest, now - self.before)
+
+    def _reset(self) -> bool:
+        """Set the mark back to what is in use now, if the system lets us."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return True
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            return False
+        return True
+
+    def _highest(self) -> float | None:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / _MB
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return float(line.split()[1]) / 1024
+        return None

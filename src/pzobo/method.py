@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import optree
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pzobo import trees
 from pzobo.directions import Sampler
-from pzobo.errors import OptionError
+from pzobo.errors import OptionError, StructureError
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.zeroth_order import PZOBO
@@ -85,7 +86,8 @@ class Bilevel(Objective):
         self.problem, self.method = problem, method
         self.x: Tree = problem.start()
         self.y: Tree = problem.y0
-        jacobian = Direct() if method.around == "objective" else method.jacobian
+        self._jacobian = _begun(method.jacobian)
+        jacobian = Direct() if method.around == "objective" else self._jacobian
         self.argmin = problem.argmin(method.solver, jacobian, compile=method.compile, check=method.check)
         self._steps = method.solver.steps if isinstance(method.solver, Iterative) else 1
         sizes = (method.batch_size, method.batch_size, method.outer_batch_size)
@@ -95,6 +97,7 @@ class Bilevel(Objective):
         ]
         self._inner, self._own, self._outer = self._streams
         self._last_batch = problem.train
+        self._resumed = False
 
     def loss(self) -> Tensor:
         method, problem = self.method, self.problem
@@ -111,16 +114,20 @@ class Bilevel(Objective):
 
         def value(x: Tree) -> Tensor:
             y = self.argmin(x, y0, **data)
-            reached.append(y)
+            if not reached:  # the others are perturbed paths
+                reached.append(optree.tree_map(trees.detach, y))
             return problem.outer_loss(x, y, val)
 
         loss = value(self.x) if method.around == "inner" else self._smooth(value)
-        self.y = optree.tree_map(trees.detach, reached[0])
-        reached.clear()
+        self.y = reached[0]
+        if self._resumed:
+            # The first backward pass refuses a response that is rounding noise, the later ones only warn of it.
+            for kernel in self.argmin._kernels.values():
+                kernel.questions = max(kernel.questions, 1)
         return loss
 
     def _smooth(self, value: Callable[[Tree], Tensor]) -> Tensor:
-        options = self.method.jacobian
+        options = self._jacobian
         assert isinstance(options, PZOBO)
         smoothed: Tensor = smooth(
             value,
@@ -137,7 +144,7 @@ class Bilevel(Objective):
         problem, batch = self.problem, self._last_batch
         if problem.loss is None:
             return None
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad():
             z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
             return float(problem.loss(z, self.y, batch))
 
@@ -146,19 +153,34 @@ class Bilevel(Objective):
             return self.problem.metrics(self.x, self.y)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"batches": [None if b is None else b.position for b in self._streams]}
-        if isinstance(sampler := getattr(self.method.jacobian, "sampler", None), Sampler):
+        state: dict[str, Any] = {
+            "batches": [None if b is None else b.position for b in self._streams],
+            "y": optree.tree_leaves(self.y),
+        }
+        if isinstance(sampler := getattr(self._jacobian, "sampler", None), Sampler):
             state["sampler"] = sampler.state_dict()
-        if self.method.warm_start:
-            state["y"] = optree.tree_leaves(self.y)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for batches, position in zip(self._streams, state["batches"], strict=True):
             if batches is not None:
                 batches.position = position
-        if isinstance(sampler := getattr(self.method.jacobian, "sampler", None), Sampler):
+        if isinstance(sampler := getattr(self._jacobian, "sampler", None), Sampler):
             sampler.load_state_dict(state["sampler"])
-        if self.method.warm_start:
-            leaves, plan = trees.Plan.take(self.problem.y0)
-            self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])
+        leaves, plan = trees.Plan.take(self.problem.y0)
+        if [t.shape for t in state["y"]] != [t.shape for t in leaves]:
+            raise StructureError(f"y has the shapes {[tuple(t.shape) for t in state['y']]} in the saved state.")
+        self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])
+        self._resumed = True
+
+
+def _begun(jacobian: Jacobian) -> Jacobian:
+    """The Jacobian with its sampler at the start of its stream, so that every run of a method is alike."""
+    sampler = getattr(jacobian, "sampler", None)
+    if not isinstance(sampler, Sampler) or sampler.seed is None:
+        return jacobian
+    sampler = copy.copy(sampler)
+    object.__setattr__(sampler, "generator", torch.Generator().manual_seed(sampler.seed or 0))
+    alike: Any = jacobian
+    begun: Jacobian = replace(alike, sampler=sampler)
+    return begun

@@ -6,21 +6,23 @@ import sys
 import time
 from typing import Any
 
+from pzobo.errors import OptionError
+
 
 class Progress:
     """A rich progress bar over the outer steps, or nothing."""
 
     def __init__(self, steps: int, done: int, wanted: bool | None) -> None:
         self._steps, self._done, self._bar = steps, done, None
-        if wanted is False or (wanted is None and not sys.stderr.isatty()):
+        if wanted is False or (wanted is None and (sys.stderr is None or not sys.stderr.isatty())):
             return
         try:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
-        except ImportError:
+        except ImportError as error:
             if wanted:
-                raise
+                raise OptionError("progress=True needs the package: pip install rich.") from error
             return
         self._bar = Bar(
             BarColumn(),

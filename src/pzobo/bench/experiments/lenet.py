@@ -35,10 +35,9 @@ class LeNet(Experiment):
     """Inner steps."""
     also_N: tuple[int, ...] = ()
     """Other numbers of inner steps, for PZOBO-S and Direct alone (fig. 3 c)."""
-    alpha: float = 0.5
-    """Inner learning rate (plain SGD; the authors' code has Adam 0.001)."""
-    eta: float = 0.1
-    """Step of the fixed point and the Neumann series, which leave the finite numbers with that of the inner steps."""
+    alpha: float = 0.1
+    """Inner learning rate, of plain SGD as in the paper's text, and step of the implicit methods (with 0.5 the inner
+    path of AID-FP-S and stocBiO leaves the finite numbers)."""
     mu: float = 0.1
     """Length of the perturbation."""
     directions: int = 1
@@ -114,7 +113,7 @@ class LeNet(Experiment):
             self.mu,
             self.directions,
             iterations=self.N,
-            rate=self.eta,
+            rate=self.alpha,
             warm_start=self.warm_start,
             batch_size=self.batch_size,
             compile=self.compile,
