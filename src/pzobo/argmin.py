@@ -20,7 +20,7 @@ from pzobo.errors import (
     StaleError,
     StructureError,
 )
-from pzobo.inner import Inner
+from pzobo.inner import Inner, Questions
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.kernel import Kernel, scalar
@@ -130,6 +130,7 @@ class Argmin:
         self._solver, self._jacobian = solver, jacobian
         self._update = solver.update_only()
         self._known: dict[Any, Known] = {}
+        self._questions = Questions()
 
     @property
     def solver(self) -> Solver:
@@ -157,15 +158,17 @@ class Argmin:
         return self._last
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs: where the sampler's stream of directions stands."""
+        """What a checkpoint needs: how often the Jacobian was asked, and where the stream of directions stands."""
         sampler = getattr(self.jacobian, "sampler", None)
-        return {} if sampler is None else {"sampler": sampler.state_dict()}
+        asked = {"asked": self._questions.asked}
+        return asked if sampler is None else {**asked, "sampler": sampler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         sampler = getattr(self.jacobian, "sampler", None)
         if ("sampler" in state) != (sampler is not None):
             raise OptionError("The checkpoint is of an Argmin with another Jacobian: one of them has no sampler.")
+        self._questions.asked = state.get("asked", 0)
         if sampler is not None:
             sampler.load_state_dict(state["sampler"])
 
@@ -218,6 +221,7 @@ class Argmin:
             prepare=self.prepare,
             replay=Replay((*variables, *y), problem.kernel.modules, self.compile),
             check=self.check,
+            questions=self._questions,
         )
         with torch.no_grad():
             if not wanted:

@@ -28,6 +28,18 @@ class Point:
     """Where its variables stand among all; points that share a z share them."""
 
 
+class Questions:
+    """How often a Jacobian was asked, and so whether it is time for a check that would cost too much every time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def look_closely(self) -> bool:
+        """At the 1st, 2nd, 4th, 8th... question."""
+        self.asked += 1
+        return self.asked & (self.asked - 1) == 0
+
+
 @dataclass(frozen=True)
 class Inner:
     """y^N as a function of `variables`: the outer variables themselves ("x"), or what `prepare` made of them ("z")."""
@@ -49,6 +61,7 @@ class Inner:
     """The batch, or the list of batches."""
     replay: Replay
     check: bool
+    questions: Questions
     known: dict[str, Any] | None = None
     """Where all steps have one batch: machine code of the base path, for the other paths of this call."""
 

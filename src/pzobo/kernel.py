@@ -51,18 +51,12 @@ class Kernel:
         """The modules with buffers that the problem was seen to call."""
         self._compiled: dict[str, Compiled] = {}
         self._ready = False
-        self.questions = 0
 
     def compiled(self, name: str) -> Compiled:
         """A method of this class, compiled at first use."""
         if name not in self._compiled:
             self._compiled[name] = Compiled(getattr(self, name))
         return self._compiled[name]
-
-    def look_closely(self) -> bool:
-        """Whether it is time for a check that would cost too much every time: at the 1st, 2nd, 4th, 8th... question."""
-        self.questions += 1
-        return self.questions & (self.questions - 1) == 0
 
     # The loss and its first derivatives
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pzobo import trees
-from pzobo.inner import Inner, Point, in_turn, take_apart
+from pzobo.inner import Inner, Point, Questions, in_turn, take_apart
 from pzobo.kernel import Kernel, Z
 from pzobo.replay import Replay
 from pzobo.smooth import substitute
@@ -37,6 +37,7 @@ class Call:
     prepare: Callable[[Tree, Tree], Tree] | None
     replay: Replay
     check: bool
+    questions: Questions
 
     @property
     def steps(self) -> int:
@@ -107,6 +108,7 @@ def at_x(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
+        questions=call.questions,
         known={} if len(call.batches) == 1 else None,
     )
     return inner, call.variables
@@ -163,6 +165,7 @@ def at_z(call: Call) -> tuple[Inner, Leaves]:
         data=call.data,
         replay=call.replay,
         check=call.check,
+        questions=call.questions,
         known={} if len(call.batches) == 1 else None,
     )
     return inner, tuple(variables)

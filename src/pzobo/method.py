@@ -86,8 +86,9 @@ class Bilevel(Objective):
         self.problem, self.method = problem, method
         self.x: Tree = problem.start()
         self.y: Tree = problem.y0
-        self._jacobian = _begun(method.jacobian)
-        jacobian = Direct() if method.around == "objective" else self._jacobian
+        jacobian = _begun(method.jacobian)
+        self._smoothing = jacobian if method.around == "objective" and isinstance(jacobian, PZOBO) else None
+        jacobian = jacobian if self._smoothing is None else Direct()
         self.argmin = problem.argmin(method.solver, jacobian, compile=method.compile, check=method.check)
         self._steps = method.solver.steps if isinstance(method.solver, Iterative) else 1
         sizes = (method.batch_size, method.batch_size, method.outer_batch_size)
@@ -97,7 +98,6 @@ class Bilevel(Objective):
         ]
         self._inner, self._own, self._outer = self._streams
         self._last_batch = problem.train
-        self._resumed = False
 
     def loss(self) -> Tensor:
         method, problem = self.method, self.problem
@@ -118,17 +118,11 @@ class Bilevel(Objective):
                 reached.append(optree.tree_map(trees.detach, y))
             return problem.outer_loss(x, y, val)
 
-        loss = value(self.x) if method.around == "inner" else self._smooth(value)
+        loss = value(self.x) if self._smoothing is None else self._smooth(value, self._smoothing)
         self.y = reached[0]
-        if self._resumed:
-            # The first backward pass refuses a response that is rounding noise, the later ones only warn of it.
-            for kernel in self.argmin._kernels.values():
-                kernel.questions = max(kernel.questions, 1)
         return loss
 
-    def _smooth(self, value: Callable[[Tree], Tensor]) -> Tensor:
-        options = self._jacobian
-        assert isinstance(options, PZOBO)
+    def _smooth(self, value: Callable[[Tree], Tensor], options: PZOBO) -> Tensor:
         smoothed: Tensor = smooth(
             value,
             self.x,
@@ -156,22 +150,23 @@ class Bilevel(Objective):
         state: dict[str, Any] = {
             "batches": [None if b is None else b.position for b in self._streams],
             "y": optree.tree_leaves(self.y),
+            "argmin": self.argmin.state_dict(),
         }
-        if isinstance(sampler := getattr(self._jacobian, "sampler", None), Sampler):
-            state["sampler"] = sampler.state_dict()
+        if self._smoothing is not None:
+            state["sampler"] = self._smoothing.sampler.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for batches, position in zip(self._streams, state["batches"], strict=True):
             if batches is not None:
                 batches.position = position
-        if isinstance(sampler := getattr(self._jacobian, "sampler", None), Sampler):
-            sampler.load_state_dict(state["sampler"])
+        self.argmin.load_state_dict(state["argmin"])
+        if self._smoothing is not None:
+            self._smoothing.sampler.load_state_dict(state["sampler"])
         leaves, plan = trees.Plan.take(self.problem.y0)
         if [t.shape for t in state["y"]] != [t.shape for t in leaves]:
             raise StructureError(f"y has the shapes {[tuple(t.shape) for t in state['y']]} in the saved state.")
         self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])
-        self._resumed = True
 
 
 def _begun(jacobian: Jacobian) -> Jacobian:

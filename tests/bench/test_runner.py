@@ -70,9 +70,9 @@ def test_the_best_rate_of_the_grid_is_taken(tmp_path):
     assert tried["0.05"] < tried["1e-09"]
     assert tried["0.05"] < tried["1e+09"]
     # A resumed search takes what was found.
-    before = (tmp_path / "hr-linear" / "rates.json").read_text()
+    before = (tmp_path / "hr-linear" / "rates-d8-N20.json").read_text()
     runner.run(replace(experiment, resume=True))
-    assert (tmp_path / "hr-linear" / "rates.json").read_text() == before
+    assert (tmp_path / "hr-linear" / "rates-d8-N20.json").read_text() == before
 
 
 def test_a_method_that_diverges_is_a_result(tmp_path):

@@ -293,3 +293,15 @@ def test_mu_goes_to_the_derivative():
 
     assert gap(1e-2, False) / gap(1e-3, False) == pytest.approx(10, rel=0.1)
     assert gap(1e-2, True) / gap(1e-3, True) == pytest.approx(100, rel=0.1)
+
+
+def test_the_noise_check_belongs_to_each_argmin():
+    # Two Argmins of one loss share what is compiled, but each refuses a response that is rounding noise at its first.
+    def loss(x, y, batch):
+        return 0.5 * (y - 100.0 - 1e-9 * x).square().sum()
+
+    both = [pzobo.Argmin(loss, solver=pzobo.GD(0.5, 60), jacobian=pzobo.PZOBO(mu=0.01), compile=True) for _ in "12"]
+    for argmin in both:
+        x = torch.zeros(8, requires_grad=True)
+        with pytest.raises(pzobo.errors.SmoothingError, match="mu is too small"):
+            (argmin(x, torch.zeros(8), None) - torch.arange(8.0)).square().sum().backward()

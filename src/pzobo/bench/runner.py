@@ -160,7 +160,7 @@ class Rates:
 
     def __init__(self, experiment: Experiment) -> None:
         self.first = experiment.variants()[0]
-        self.file = experiment.out / experiment.name / "rates.json"
+        self.file = experiment.out / experiment.name / f"rates-{self.first.label()}.json"
         self.found: dict[str, dict[str, float]] = {}
         if experiment.resume and self.file.exists():
             self.found = json.loads(self.file.read_text())

@@ -73,12 +73,12 @@ class Directional(Jacobian):
                 chunk=chunk,
                 floor=self.floor(inner, y) if closely else None,
                 # What is wrong from the start is refused; a long run does not die of a response that has become small.
-                strict=inner.kernel.questions == 1,
+                strict=inner.questions.asked == 1,
                 check=inner.check,
             )
 
         def pullback(v: Leaves) -> Leaves:
-            closely = inner.check and inner.kernel.look_closely()
+            closely = inner.check and inner.questions.look_closely()
             # "auto" falls back on the loop where something in the loss has no batching rule.
             for size in (chunk, 1) if self.batching == "auto" and chunk > 1 else (chunk,):
                 try:
