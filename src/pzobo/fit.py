@@ -57,6 +57,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     evaluate: Callable[[Objective], Mapping[str, float]] | None = None,
+    evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None = None,
     evaluate_every: int = 10,
     checkpoint_every: int = 50,
     target: float | Callable[[Row], bool] | None = None,
@@ -90,6 +91,7 @@ def fit(
         resume: go on with the run that the folder holds, if it holds one.
         evaluate: metrics of an objective; its own `evaluate()` by default (`Problem.metrics`). What it draws leaves no
             trace in the run.
+        evaluate_at_end: the same for the last row, where it may take longer; `evaluate` by default.
         evaluate_every: steps between evaluations; 0 for none but at the end.
         checkpoint_every: steps between checkpoints; 0 for one at the end, and on Ctrl-C or SIGTERM.
         target: stop when an evaluated row has an `outer_loss` of at most this, or when this function of it says so.
@@ -137,7 +139,9 @@ def fit(
         rows = stack.enter_context(Metrics(path, size))
         if warm_up and run.step < steps:
             run.rehearse()
-        loop = Loop(run, rows, folder, evaluate, evaluate_every, checkpoint_every, target, seconds, clock)
+        loop = Loop(
+            run, rows, folder, evaluate, evaluate_at_end, evaluate_every, checkpoint_every, target, seconds, clock
+        )
         loop.restore(state["pending"] if state else None)
         bar = stack.enter_context(Progress(steps, run.step, progress))
         write = stack.enter_context(board(writer, folder, rows.rows))

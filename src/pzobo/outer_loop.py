@@ -34,6 +34,7 @@ class Loop:
         rows: Metrics,
         folder: RunFolder | None,
         evaluate: Callable[[Objective], Mapping[str, float]] | None,
+        evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None,
         evaluate_every: int,
         checkpoint_every: int,
         target: float | Callable[[Row], bool] | None,
@@ -42,6 +43,7 @@ class Loop:
     ) -> None:
         self.run, self.rows, self.folder = run, rows, folder
         self.evaluate = evaluate or (lambda objective: objective.evaluate())
+        self.evaluate_at_end = evaluate_at_end or self.evaluate
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self.target, self.limit = target, math.inf if seconds is None else seconds
         self.clock = clock
@@ -82,8 +84,9 @@ class Loop:
             taken = self.clock() - began
         row = self.row(float(loss.detach()))
         row["hypergradient_norm"] = self.norm()
-        if run.seconds >= self.limit or (self.evaluate_every and run.step % self.evaluate_every == 0):
-            self.measure(row)
+        over = run.seconds >= self.limit
+        if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
+            self.measure(row, self.evaluate_at_end if over else self.evaluate)
         self.tell(row, listeners)
         self.pending, self.changed = {"row": row, "taken": taken}, True
 
@@ -116,7 +119,7 @@ class Loop:
             self.y = getattr(run.objective, "y", None)
             if row is None:
                 row = self.row(loss)
-                self.measure(row)
+                self.measure(row, self.evaluate_at_end)
         self.tell(row, listeners)
         return "target" if self.reached(row) else "steps"
 
@@ -139,10 +142,10 @@ class Loop:
             )
         return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
 
-    def measure(self, row: Row) -> None:
+    def measure(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> None:
         with self.run.no_trace(), torch.no_grad():
             row["inner_loss"] = _number("inner_loss", self.run.objective.inner_loss())
-            found = self.evaluate(self.run.objective)
+            found = evaluate(self.run.objective)
         for key, value in found.items():
             if key in _OURS:
                 raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")

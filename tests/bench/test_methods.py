@@ -123,7 +123,7 @@ def test_a_strange_name_is_a_sentence():
 def test_one_global_strength_is_the_best_of_the_grid():
     problem = logistic_ho()
     method = GlobalL2((1e-1, 1e-3, 1e-6), iterations=2000)
-    found = pzobo.fit(problem, method, method.steps, evaluate_every=1)
+    found = pzobo.fit(problem, method, method.outer_steps, evaluate_every=1)
     values = []
     for strength in method.strengths:
         y = solve(problem, strength, 2000).requires_grad_()

@@ -224,26 +224,24 @@ def beats(method: str, other: str, where: Where) -> Check:
     return _over(check, where)
 
 
-def converges_faster(others: tuple[str, ...], where: Where) -> Check:
+def converges_faster(others: tuple[str, ...], where: Where, forms: tuple[str, ...] = FORMS) -> Check:
     """The best form of PZOBO is below the others half-way through and at the end of the same time."""
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:
-        forms = _present(s, case, FORMS)
+        mine = _present(s, case, forms)
         rest = _present(s, case, others)
-        if not forms or not rest:
+        if not mine or not rest:
             return None
-        lasts = [run.rows[-1]["seconds"] for run in s.where(method=(*forms, *rest), **case).runs if run.rows]
+        lasts = [run.rows[-1]["seconds"] for run in s.where(method=(*mine, *rest), **case).runs if run.rows]
+        shown = (*mine, *rest, *_present(s, case, CONTROLS))
+        best = max if s.about.higher else min
         points = []
         for seconds in (min(lasts) / 2, min(lasts)):
-            values = {
-                m: v
-                for m in (*forms, *rest, *_present(s, case, CONTROLS))
-                if (v := s.at(m, seconds, **case)) is not None
-            }
-            mine = min(values[m] for m in forms if m in values)
-            points.append(
-                (mine < min(values[m] for m in rest if m in values), f"after {seconds:.0f} s: {_list(values.items())}")
-            )
+            values = {m: v for m in shown if (v := s.at(m, seconds, **case)) is not None}
+            top = best(values[m] for m in mine if m in values)
+            theirs = best(values[m] for m in rest if m in values)
+            won = top > theirs if s.about.higher else top < theirs
+            points.append((won, f"after {seconds:.0f} s: {_list(values.items())}"))
         return _verdict([won for won, _ in points]), "; ".join(text for _, text in points)
 
     return _over(check, where)

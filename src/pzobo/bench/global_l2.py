@@ -28,7 +28,7 @@ class GlobalL2:
     iterations: int = 300
 
     @property
-    def steps(self) -> int:
+    def outer_steps(self) -> int:
         """A step for each strength."""
         return len(self.strengths)
 
@@ -52,7 +52,7 @@ class GridSearch(Objective):
         self._last: Tensor | None = None
 
     def loss(self) -> Tensor:
-        if self.position < self.options.steps:
+        if self.position < self.options.outer_steps:
             strength = self.options.strengths[self.position]
             self._last = solve(self.problem, strength, self.options.iterations, self._last)
             value = float(self.problem.outer_loss(None, self._last, self.problem.val))

@@ -21,7 +21,6 @@ import torch
 from pzobo.bench.experiments.base import Experiment
 from pzobo.errors import PzoboError
 from pzobo.fit import Fit, fit
-from pzobo.problem import Problem
 from pzobo.run_folder import write
 
 SEARCH_SEED = 1000
@@ -75,7 +74,7 @@ class Job:
 
 
 @functools.lru_cache(maxsize=2)
-def _problem(experiment: Experiment, seed: int) -> Problem:
+def _problem(experiment: Experiment, seed: int) -> Any:
     return experiment.problem(seed).to(experiment.device)
 
 
@@ -91,11 +90,12 @@ def _fit(job: Job, steps: int, **options: Any) -> Fit:
     return fit(
         problem,
         method,
-        getattr(method, "steps", steps),  # a grid has an end of its own
+        getattr(method, "outer_steps", steps),  # a grid has an end of its own
         lr=job.lr,
         scheduler=e.scheduler(),
         seed=job.seed,
         evaluate=e.evaluate,
+        evaluate_at_end=e.evaluate_at_end,
         warm_up=True,
         clock=time.process_time if e.clock == "processor" else time.perf_counter,
         progress=False,

@@ -19,11 +19,25 @@ class DataError(PzoboError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Source:
-    """A file by its path below the data folder, its sha256, and its public address if there is one."""
+    """A file by its path below the data folder, its sha256, and its public address if there is one.
+
+    `md5` is that of the file at the public address, where it has the same content in another packing.
+    """
 
     path: str
     sha256: str
     url: str | None = None
+    md5: str | None = None
+
+    @property
+    def checksums(self) -> str:
+        """What the file is known by, in words."""
+        return f"sha256 {self.sha256}" + (f" or MD5 {self.md5}" if self.md5 else "")
+
+    @property
+    def published(self) -> str:
+        """The checksum of the file at the public address, with its kind."""
+        return f"md5:{self.md5}" if self.md5 else f"sha256:{self.sha256}"
 
 
 def cache_folder() -> Path:
@@ -57,7 +71,7 @@ def read_local(source: Source, root: str | os.PathLike[str] | None = None) -> by
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror}): make it readable or remove it.") from error
         found = hashlib.sha256(content).hexdigest()
-        if found != source.sha256:
+        if found != source.sha256 and hashlib.md5(content, usedforsecurity=False).hexdigest() != source.md5:
             raise DataError(
                 f"{path} is damaged or another file: its sha256 is {found}, expected {source.sha256}; "
                 "it was left as it is, so replace or remove it."
@@ -72,7 +86,7 @@ def download(source: Source) -> bytes:
         raise DataError(missing(source, "has no public address"))
     target = cache_folder() / source.path
     try:
-        need("pooch").retrieve(source.url, f"sha256:{source.sha256}", fname=target.name, path=target.parent)
+        need("pooch").retrieve(source.url, source.published, fname=target.name, path=target.parent)
     except (OSError, ValueError, MissingExtraError) as error:
         # What requests says of a lost connection is a paragraph; its name is enough.
         reason = str(error) if isinstance(error, PzoboError | PermissionError) else type(error).__name__
@@ -87,7 +101,7 @@ def download(source: Source) -> bytes:
 def missing(source: Source, reason: str) -> str:
     """What to do about a missing file."""
     return (
-        f"{source.path} (sha256 {source.sha256}) is not on this computer and {reason}; "
+        f"{source.path} ({source.checksums}) is not on this computer and {reason}; "
         f"put it at {cache_folder() / source.path}, or under the same path in a folder given as root= or PZOBO_DATA."
     )
 

@@ -14,7 +14,6 @@ from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.records import About
 from pzobo.errors import OptionError
 from pzobo.objective import Objective
-from pzobo.problem import Problem
 
 Rate = float | Literal["paper", "search"]
 
@@ -71,10 +70,14 @@ class Experiment:
 
     def chosen(self) -> tuple[str, ...]:
         """The methods to run, if they are known here."""
-        for name in self.methods:
+        return self.only_named(self.methods) or tuple(name for name in self.known if name not in self.slow)
+
+    def only_named(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The names, if they are known here."""
+        for name in names:
             if name not in self.known:
                 raise OptionError(f"{self.name} knows no method {name!r}; it has {', '.join(self.known)}.")
-        return self.methods or tuple(name for name in self.known if name not in self.slow)
+        return names
 
     def variants(self) -> list[Self]:
         """The same experiment with each combination of settings that is to be run, the main one first."""
@@ -84,7 +87,7 @@ class Experiment:
         """A short name of this variant, for its folder."""
         raise NotImplementedError
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> Any:
         raise NotImplementedError
 
     def setup(self) -> Setup:
@@ -98,6 +101,10 @@ class Experiment:
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         return objective.evaluate()
+
+    def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
+        """The same for the last row of a run."""
+        return self.evaluate(objective)
 
     def settings(self) -> dict[str, Any]:
         """The settings that make a run what it is, as plain values."""

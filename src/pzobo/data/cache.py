@@ -1,0 +1,67 @@
+"""Where are decoded images kept? In array files below the cache folder, which are mapped into memory and not read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.data.lookup import cache_folder, write_atomically
+from pzobo.data.optional import need
+
+Named = tuple[Any, tuple[str, ...]]
+"""A NumPy array of images, and the names of its rows."""
+
+
+def cached(name: str, make: Callable[[], Named]) -> tuple[Tensor, tuple[str, ...]]:
+    """The array and the names kept under this name; made and written first where they are not there yet.
+
+    The tensor is a private view of the file: pages are read when they are needed, and writing to it changes no file.
+    """
+    path = cache_folder() / "images" / f"{name}.npy"
+    kept = _load(path)
+    if kept is None:
+        array, names = make()
+        try:
+            # The names first: where the array is, they are.
+            write_atomically(path.with_suffix(".txt"), "\n".join(names).encode())
+            _write(path, array)
+        except OSError as error:
+            warnings.warn(f"{path} could not be written ({error.strerror}): images are decoded anew.", stacklevel=3)
+            return torch.from_numpy(array), names
+        del array
+        kept = _load(path)
+        assert kept is not None
+    return torch.from_numpy(kept[0]), kept[1]
+
+
+def _load(path: Path) -> Named | None:
+    try:
+        array = need("numpy").load(path, mmap_mode="c", allow_pickle=False)
+        names = tuple(path.with_suffix(".txt").read_text().splitlines())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, EOFError):
+        names = ()
+    if not names or len(names) != len(array):
+        warnings.warn(f"{path} could not be read and is made again.", stacklevel=4)
+        return None
+    return array, names
+
+
+def _write(path: Path, array: Any) -> None:
+    """Write a whole file or none; unlike `write_atomically` without a copy of the array in memory."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            need("numpy").save(file, array, allow_pickle=False)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,42 @@
+"""What is ES-MAML? MAML whose outer gradient is a zeroth-order one of the whole objective (Song et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from pzobo.directions import Gaussian, Sampler
+from pzobo.meta.learner import task_loss
+from pzobo.meta.maml import FOMAML
+from pzobo.meta.problem import Model
+from pzobo.meta.tasks import Episodes
+from pzobo.smooth import smooth
+from pzobo.trees import Tree
+
+
+@dataclass(frozen=True)
+class ESMAML(FOMAML):
+    """(1/Q) sum_j (F(x + mu u_j) - F(x - mu u_j)) / 2 mu u_j, with F(x) the query loss after the steps of MAML.
+
+    Adaptation is by gradients; nothing is differentiated through it. The control of PZOBO: the same primitive,
+    `pzobo.smooth`, around the whole objective instead of the inner solution alone.
+
+    Args:
+        mu: the length of the perturbation.
+        directions: Q; each costs two adaptations of all tasks.
+        sampler: how the directions are drawn.
+    """
+
+    mu: float = 0.1
+    directions: int = 1
+    sampler: Sampler = field(default_factory=Gaussian)
+
+    def loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
+        def objective(x: Tree) -> Tensor:
+            return task_loss(self.logits(model, x, episodes), episodes.query_labels)
+
+        value: Tensor = smooth(
+            objective, x, mu=self.mu, directions=self.directions, sampler=self.sampler, antithetic=True
+        )
+        return value
