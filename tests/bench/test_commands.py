@@ -96,6 +96,18 @@ def test_run_and_report_with_the_theory(tmp_path, capsys):
     assert made["direct"].rows[0]["cosine"] < 0.9
 
 
+def test_few_shot_learning_is_an_experiment(tmp_path):
+    small = ["--filters", "8", "--meta-batch", "2", "--queries", "3", "--eval-tasks", "4", "--test-tasks", "6"]
+    small += ["--steps", "3", "--seeds", "1", "--workers", "0", "--learner", "direct", "pzobo-z", "protonet", "anil"]
+    assert cli.main(["run", "few-shot", *small, "--out", str(tmp_path)]) == 0
+    made = {run.method: run for run in read(tmp_path)}
+    assert set(made) == {"direct", "pzobo-z", "protonet", "anil"}
+    for run in made.values():
+        assert [row["step"] for row in run.rows] == [0, 1, 2, 3]
+        assert 0.2 < run.rows[-1]["test_accuracy"] <= 1
+        assert "test_accuracy" not in run.rows[0]
+
+
 def test_the_theory_survives_json():
     found = Verification(
         (

@@ -169,6 +169,15 @@ def _quick() -> list[Experiment]:
         ),
         make["ho-logistic"](steps=20, N=(5,), compile=False),
         make["reweight"](seeds=1, steps=20, compile=False),
+        make["few-shot"](
+            seeds=1,
+            steps=6,
+            meta_batch=4,
+            filters=8,
+            eval_tasks=20,
+            test_tasks=20,
+            methods=("direct", "pzobo-z", "anil", "protonet"),
+        ),
     ]
 
 
