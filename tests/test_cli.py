@@ -3,6 +3,7 @@
 import pytest
 
 from pzobo import cli
+from pzobo.theory.records import Verification
 
 
 def test_help_names_every_command(capsys):
@@ -28,7 +29,9 @@ def test_every_command_has_its_own_help(name, capsys):
 
 def test_theory_measures_and_writes_its_page(tmp_path, capsys):
     page = tmp_path / "theory.html"
-    assert cli.main(["theory", "--quick", "--only", "Q", "-o", str(page)]) == 0
+    numbers = tmp_path / "runs" / "theory.json"
+    assert cli.main(["theory", "--quick", "--only", "Q", "-o", str(page), "--json", str(numbers)]) == 0
+    assert Verification.from_json(numbers.read_text()).ok
     assert "The theory, measured" in capsys.readouterr().out
     shown = page.read_text(encoding="utf-8")
     assert "Plotly.newPlot" in shown

@@ -14,6 +14,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, print a table, write a page; 0 if every bound holds and every slope is the theory's."""
     parser = argparse.ArgumentParser(prog="pzobo theory", description="Measure the paper's bounds.")
     parser.add_argument("-o", "--output", type=Path, help="write the plots to this page (HTML, works offline)")
+    parser.add_argument(
+        "--json", type=Path, help="write the numbers; as FOLDER/theory.json, `pzobo report FOLDER` shows them"
+    )
     parser.add_argument("--quick", action="store_true", help="small grids: a minute or two")
     parser.add_argument("--only", nargs="+", choices=list(CHECKS), metavar="CHECK", help=", ".join(CHECKS))
     options = parser.parse_args(arguments)
@@ -30,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress=lambda text: status.update(f"measuring {text}"),
         )
     console.print(table(found))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(found.to_json(), encoding="utf-8")
     if options.output is not None:
         options.output.write_text(page(found), encoding="utf-8")
         console.print(f"Plots: {options.output}")
