@@ -1,4 +1,4 @@
-"""How fast is an outer step on 20 Newsgroups, beside plain CSR tensors and dense ones? `python -m benchmarks.newsgroups`.
+"""How fast is an outer step on 20 Newsgroups, beside plain CSR and dense tensors? `python -m benchmarks.newsgroups`.
 
 One outer step of PZOBO (Q = 1, N = 5, heavy ball) on the real data: 130,107 x 20 weights. The contenders are pzobo with
 its SparseMatrix, and the same in eager PyTorch on a CSR tensor, whose product autograd transposes every time, and on

@@ -16,7 +16,8 @@ INK, GRID = "#1c2026", "#e6e8eb"
 
 def words(key: str) -> str:
     """A key of the rows as a person would write it."""
-    return {"seconds": "seconds", "step": "outer step", "memory": "memory (MB)"}.get(key, key.replace("_", " "))
+    known = {"step": "outer step", "memory": "memory (MB)", "cosine": "cosine to exact gradient", "auc": "AUC"}
+    return known.get(key, key.replace("_", " "))
 
 
 def figure(summary: Summary, groups: Sequence[Group], panel: Panel) -> Any:
