@@ -144,7 +144,7 @@ def test_failures_and_unfinished_runs_are_said_in_words(page):
 
 
 def test_runs_that_no_view_shows_are_in_a_table(page):
-    assert "Runs that no figure shows" in page.text
+    assert "Other settings" in page.text
     assert page.text.count("direct gradient only") >= 4  # both views' legends and tables, though one does not name it
 
 
@@ -186,7 +186,7 @@ def test_a_curve_and_its_band_share_a_legendgroup(tmp_path):
 
 def test_the_data_in_the_page_are_thin_and_finite(source):
     blobs = re.findall(r'<script type="application/json">(.*?)</script>', source, re.S)
-    assert len(blobs) == 3 + 3 + 2 + 3
+    assert len(blobs) == 3 + 3 + 3 + 2 + 3
     for blob in blobs:
         assert "<" not in blob
         data = json.loads(blob, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))["data"]
@@ -196,7 +196,7 @@ def test_the_data_in_the_page_are_thin_and_finite(source):
 
 def test_figures_for_paper_are_written_for_each_view(written):
     names = sorted(path.name for path in (written / "figures").iterdir())
-    assert len(names) == 2 * 4
+    assert len(names) == 2 * 5
     assert "hr-linear-fig-2-a-d-128.pdf" in names
     for path in (written / "figures").iterdir():
         start = path.read_bytes()[:8]

@@ -28,11 +28,10 @@ def write(runs: Sequence[Run], abouts: Sequence[About], folder: Path) -> list[Pa
 def page(summary: Summary) -> str:
     """One experiment: what it is, its tables, its claims, how it was made."""
     about = summary.about
-    views = [(view, groups) for view in about.views if (groups := summary.groups(view))]
     parts = [f"# {about.title}", about.text]
     if about.claims:
         parts += ["## Claims", claims([summary])]
-    for title, head, rows in results(summary, views):
+    for title, head, rows in results(summary, summary.shown()):
         remarks = [f"{cells[0]}: {remark}" for cells, remark in rows if remark]
         parts += [f"## {title}", _table(head, (cells for cells, _ in rows)), *remarks]
     commands = dict.fromkeys(str(run.config["command"]) for run in summary.runs if run.config.get("command"))

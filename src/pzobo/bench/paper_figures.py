@@ -13,12 +13,11 @@ from pzobo.bench.style import MARKERS
 from pzobo.bench.summary import Group, Summary, band
 
 
-def save(summary: Summary, view: View, folder: Path) -> list[Path]:
+def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path) -> list[Path]:
     """Write the view as NAME.png and NAME.pdf, named after the experiment and the view's title."""
     # Figure itself, not pyplot: it draws without a screen and leaves no figure open.
     from matplotlib.figure import Figure
 
-    groups = summary.groups(view)
     columns = min(len(view.panels), 3)
     rows = -(-len(view.panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")

@@ -54,9 +54,8 @@ def report(
     output.write_text(page(TITLE, names, body), encoding="utf-8")
     if figures is not None:
         for summary in summaries:
-            for view in summary.about.views:
-                if summary.groups(view):
-                    paper_figures.save(summary, view, Path(figures))
+            for view, groups in summary.shown():
+                paper_figures.save(summary, view, groups, Path(figures))
     return output
 
 

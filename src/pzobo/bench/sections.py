@@ -36,7 +36,7 @@ def _spans_decades(runs: Sequence[Run], key: str) -> bool:
 def section(summary: Summary, place: str) -> str:
     """The experiment's part of the page; `place` is its id."""
     about = summary.about
-    views = [(view, groups) for view in about.views if (groups := summary.groups(view))]
+    views = summary.shown()
     return "\n".join(
         [
             f'<section id="{text(place)}" aria-labelledby="{text(place)}-title">',

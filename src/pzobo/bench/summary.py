@@ -112,6 +112,15 @@ class Summary:
             runs += tuple(run for run in self.where(**rest, method=ALWAYS).runs if run.folder not in shown)
         return _groups(runs, view.by)
 
+    def shown(self) -> list[tuple[View, list[Group]]]:
+        """The views that have runs, and one more for runs that none of them shows: other settings than the paper's."""
+        views = [(view, groups) for view in self.about.views if (groups := self.groups(view))]
+        seen = {run.folder for _, groups in views for group in groups for run in group.runs}
+        rest = Summary(self.about, tuple(run for run in self.runs if run.folder not in seen))
+        if rest.runs and self.about.views:
+            views.append((View("Other settings", {}, self.about.views[0].panels), rest.groups()))
+        return views
+
     def _of(self, method: str | None, where: dict[str, Any]) -> tuple[Run, ...]:
         return self.where(**where, **({} if method is None else {"method": method})).runs
 

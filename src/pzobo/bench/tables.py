@@ -15,19 +15,14 @@ Rows = list[tuple[list[str], str]]
 
 
 def results(summary: Summary, views: Sequence[tuple[View, list[Group]]]) -> list[tuple[str, list[str], Rows]]:
-    """One table for each set of runs that is shown, and one for the runs that no view shows."""
+    """One table for each set of runs that is shown."""
     titles: dict[tuple[str, ...], list[str]] = {}
     shown: dict[tuple[str, ...], tuple[str, list[Group]]] = {}
     for view, groups in views:
         key = tuple(sorted(str(run.folder) for group in groups for run in group.runs))
         titles.setdefault(key, []).append(view.title)
         shown.setdefault(key, (view.by, groups))
-    tables = [_table(summary.about, "; ".join(titles[key]), by, groups) for key, (by, groups) in shown.items()]
-    seen = {folder for key in shown for folder in key}
-    rest = Summary(summary.about, tuple(run for run in summary.runs if str(run.folder) not in seen))
-    if rest.runs:
-        tables.append(_table(summary.about, "Runs that no figure shows", "method", rest.groups()))
-    return tables
+    return [_table(summary.about, "; ".join(titles[key]), by, groups) for key, (by, groups) in shown.items()]
 
 
 def _table(about: About, title: str, by: str, groups: Sequence[Group]) -> tuple[str, list[str], Rows]:
