@@ -184,15 +184,28 @@ def _quick() -> list[Experiment]:
 def _full(root: Path | None) -> list[Experiment]:
     """Every experiment, with the paper's data and settings; learning rates are searched."""
     make: Any = EXPERIMENTS
+    timed = {"steps": 100_000, "lr": "search"}
     return [
         make["partial-vs-full"](),
         make["hr-linear"](lr="search"),
-        make["hr-two-layer"](lr="search"),
-        make["hr-lenet"](data="mnist", root=root, also_N=(5, 20)),
+        make["hr-two-layer"](lr="search", search_steps=50),
+        make["hr-lenet"](
+            data="mnist",
+            root=root,
+            also_N=(5, 20),
+            seconds=80,
+            search_steps=30,
+            milestones=(80, 160),
+            decay=0.4,
+            **timed,
+        ),
         make["hr-lenet"](),
-        make["ho-logistic"](data="newsgroups", root=root, seconds=180, steps=100_000, lr="search", search_seconds=30),
+        make["ho-logistic"](data="newsgroups", root=root, seconds=180, search_seconds=12, evaluate_every=25, **timed),
         make["ho-logistic"](lr="search"),
         make["reweight"](lr="search"),
+        make["few-shot"](lr="search", search_steps=20),
+        make["few-shot"](data="omniglot", root=root, seeds=1, seconds=480, search_steps=20, **timed),
+        make["few-shot"](data="miniimagenet", root=root, seeds=1, seconds=1200, search_steps=10, **timed),
     ]
 
 
