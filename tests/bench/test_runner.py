@@ -75,6 +75,20 @@ def test_the_best_rate_of_the_grid_is_taken(tmp_path):
     assert (tmp_path / "hr-linear" / "rates-d8-N20.json").read_text() == before
 
 
+def test_each_size_has_rates_of_its_own(tmp_path):
+    experiment = replace(
+        SMALL, d=(8, 16), seeds=1, lr="search", lr_grid=(0.01, 0.05), methods=("direct",), out=tmp_path
+    )
+    runner.run(experiment)
+    assert {path.name for path in (tmp_path / "hr-linear").glob("rates-*")} == {
+        "rates-d8-N20.json",
+        "rates-d16-N20.json",
+    }
+    tried = {run.config["d"]: run.config["lr_search"] for run in read(tmp_path)}
+    assert set(tried[8]) == set(tried[16]) == {"0.01", "0.05"}
+    assert tried[8] != tried[16]
+
+
 def test_a_method_that_diverges_is_a_result(tmp_path):
     experiment = replace(SMALL, out=tmp_path, seeds=1, methods=("direct",), lr=1e30)
     (sentence,) = runner.run(experiment)

@@ -29,6 +29,7 @@ class Setup:
         warm_start: start each path where the last one ended.
         batch_size: of the inner and the outer batches; all data by default.
         compile: compile the inner steps.
+        check: refuse what is not finite or is rounding noise.
         converged: a solver and a number of CG steps that solve the inner problem, for `exact` without a formula.
     """
 
@@ -40,6 +41,7 @@ class Setup:
     warm_start: bool = False
     batch_size: int | None = None
     compile: bool = False
+    check: bool = True
     converged: tuple[Iterative, int] | None = None
 
     def method(self, jacobian: Jacobian, own: int = 0) -> Method:
@@ -52,6 +54,7 @@ class Setup:
             outer_batch_size=self.batch_size,
             jacobian_batches=own if self.batch_size is not None else 0,
             compile=self.compile,
+            check=self.check,
         )
 
 

@@ -19,9 +19,12 @@ from typing import Any
 import torch
 
 from pzobo.bench.experiments.base import Experiment
-from pzobo.errors import PzoboError
+from pzobo.errors import PzoboError, SmoothingError
 from pzobo.fit import Fit, fit
 from pzobo.run_folder import write
+
+FAILURES = (ArithmeticError, SmoothingError)
+"""A method that diverges, or whose differences are rounding noise, is a result."""
 
 SEARCH_SEED = 1000
 """The data on which learning rates are chosen is that of no run."""
@@ -119,7 +122,7 @@ def make(job: Job) -> str | None:
             config=job.config,
             notes=job.notes,
         )
-    except ArithmeticError as error:  # a method that diverges is a result
+    except FAILURES as error:
         return str(error)
     return None
 
@@ -135,7 +138,7 @@ def attempt(job: Job) -> float:
             seconds=e.search_seconds,
             evaluate_every=0,
         )
-    except ArithmeticError:
+    except FAILURES:
         return math.inf
     last = found.history[-1]
     value = last.get(e.about.final, last["outer_loss"])
@@ -156,34 +159,49 @@ def plan(experiment: Experiment, command: str, rates: Callable[[Experiment, str]
 
 
 class Rates:
-    """The learning rate of each method: given, the paper's, or the best of a grid on the experiment's first variant."""
+    """The learning rate of each method: given, the paper's, or the best of a grid on the first variant of a family."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.first = experiment.variants()[0]
-        self.file = experiment.out / experiment.name / f"rates-{self.first.label()}.json"
-        self.found: dict[str, dict[str, float]] = {}
-        if experiment.resume and self.file.exists():
-            self.found = json.loads(self.file.read_text())
+        self.firsts: dict[str, Experiment] = {}
+        for variant in experiment.variants():
+            self.firsts.setdefault(variant.family(), variant)
+        self.found: dict[str, dict[str, dict[str, float]]] = {}
+        for family, first in self.firsts.items():
+            file = self._file(first)
+            known = experiment.resume and file.exists()
+            self.found[family] = json.loads(file.read_text()) if known else {}
 
     def missing(self) -> list[Job]:
-        if self.first.lr != "search":
-            return []
-        tuned = [method for method in self.first.chosen() if self.first.known[method].tuned]
-        jobs = [Job(self.first, method, SEARCH_SEED, lr) for method in tuned for lr in self.first.lr_grid]
-        return [job for job in jobs if f"{job.lr:g}" not in self.found.get(job.method, {})]
+        """The trials that have not been made."""
+        return [
+            Job(first, method, SEARCH_SEED, lr)
+            for family, first in self.firsts.items()
+            if first.lr == "search"
+            for method in first.chosen()
+            if first.known[method].tuned
+            for lr in first.lr_grid
+            if f"{lr:g}" not in self.found[family].get(method, {})
+        ]
 
     def add(self, job: Job, value: float) -> None:
-        self.found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        write(self.file, json.dumps(self.found, indent=2))
+        """Note what a trial came to."""
+        found = self.found[job.experiment.family()]
+        found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
+        file = self._file(job.experiment)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(file, json.dumps(found, indent=2))
 
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
+        """The rate, and the trials it comes from."""
         if isinstance(variant.lr, (int, float)):
             return float(variant.lr), ()
         if variant.lr == "paper" or not variant.known[method].tuned:
             return variant.paper_lr(method), ()
-        tried = sorted((float(lr), value) for lr, value in self.found[method].items())
+        tried = sorted((float(lr), value) for lr, value in self.found[variant.family()][method].items())
         return min(tried, key=lambda pair: pair[1])[0], tuple(tried)
+
+    def _file(self, first: Experiment) -> Path:
+        return first.out / first.name / f"rates-{first.label()}.json"
 
 
 def command_of(experiment: Experiment) -> str:

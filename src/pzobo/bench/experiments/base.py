@@ -44,6 +44,8 @@ class Experiment:
     """The device of all tensors, such as cpu, cuda or mps."""
     compile: bool = True
     """Compile the inner steps (not counted in the times)."""
+    check: bool = True
+    """Refuse estimates that are rounding noise; --no-check takes them as they come."""
     evaluate_every: int = 10
     """Outer steps between evaluations (not counted in the times)."""
     checkpoint_every: int = 100
@@ -61,7 +63,7 @@ class Experiment:
     """Methods that are left out unless they are named."""
     not_settings: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
-        | {"lr_grid", "search_steps", "search_seconds"}
+        | {"lr_grid", "search_steps", "search_seconds", "check"}
     )
 
     @property
@@ -86,6 +88,10 @@ class Experiment:
     def label(self) -> str:
         """A short name of this variant, for its folder."""
         raise NotImplementedError
+
+    def family(self) -> str:
+        """Variants of one family share the learning rates that are found on its first."""
+        return ""
 
     def problem(self, seed: int) -> Any:
         raise NotImplementedError

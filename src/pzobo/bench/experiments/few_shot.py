@@ -151,7 +151,9 @@ class FewShotLearning(Experiment):
 
     def setup(self) -> Setup:
         solver = HeavyBall(self.alpha, 0.9, self.N)
-        return Setup(solver, self.mu, self.directions, iterations=10, rate=self.alpha, compile=self.compile)
+        return Setup(
+            solver, self.mu, self.directions, iterations=10, rate=self.alpha, compile=self.compile, check=self.check
+        )
 
     def problem(self, seed: int) -> FewShot:
         if self.data == "digits":

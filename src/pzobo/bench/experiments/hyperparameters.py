@@ -111,6 +111,7 @@ class Logistic(Experiment):
             rate=rate,
             warm_start=self.warm_start,
             compile=self.compile,
+            check=self.check,
             converged=(solver.with_steps(100), 200) if self.data == "digits" else None,
         )
 
@@ -185,6 +186,7 @@ class Reweight(Experiment):
             iterations=self.N,
             rate=self.alpha,
             compile=self.compile,
+            check=self.check,
             converged=(solver.with_steps(200), 200),
         )
 

@@ -117,6 +117,7 @@ class LeNet(Experiment):
             warm_start=self.warm_start,
             batch_size=self.batch_size,
             compile=self.compile,
+            check=self.check,
         )
 
     def problem(self, seed: int) -> Problem:

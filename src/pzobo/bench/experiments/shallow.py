@@ -45,7 +45,9 @@ class Shallow(Experiment):
 
     def setup(self) -> Setup:
         solver = GD(self.alpha, self.N)
-        return Setup(solver, self.mu, self.directions, iterations=self.N, rate=self.alpha, compile=self.compile)
+        return Setup(
+            solver, self.mu, self.directions, iterations=self.N, rate=self.alpha, compile=self.compile, check=self.check
+        )
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         return cosine(objective, GD(self.alpha, self.N))
@@ -107,6 +109,9 @@ class Linear(Shallow):
 
     def label(self) -> str:
         return f"d{self.d[0]}-N{self.N}"
+
+    def family(self) -> str:
+        return f"d{self.d[0]}"
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "d": self.d[0]}
@@ -214,6 +219,8 @@ class Partial(Shallow):
 
     def label(self) -> str:
         return self.model[0]
+
+    family = label
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "model": self.model[0]}
