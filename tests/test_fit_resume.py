@@ -28,6 +28,14 @@ CONTEXT.set_forkserver_preload(["pzobo", "pytest", "torch._dynamo"])
 OURS = ("fit.py", "outer_loop.py", "run_state.py", "run_folder.py")
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """A job that a script starts in the background has Ctrl-C ignored; these tests send it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # The runs
 
 
