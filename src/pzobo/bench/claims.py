@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ def hozog_worse(where: Where, by: str = "") -> Check:
 
 def _last_and_first(s: Summary, method: str, case: Where, metric: str) -> tuple[float, float] | None:
     runs = s.where(method=method, **case).runs
-    pairs = [[row[metric] for row in run.rows if row.get(metric) is not None] for run in runs]
+    pairs = [[value for _, value in run.column("step", metric) if math.isfinite(value)] for run in runs]
     pairs = [values for values in pairs if len(values) > 1]
     if not pairs:
         return None
