@@ -9,6 +9,7 @@ from pzobo.data.newsgroups import Newsgroups, Texts, newsgroups
 from pzobo.data.omniglot import omniglot
 from pzobo.data.optional import MissingExtraError
 from pzobo.data.records import Dataset, Split, TrainTest
+from pzobo.data.tabular import tabular
 
 __all__ = [
     "DataError",
@@ -26,4 +27,5 @@ __all__ = [
     "mnist",
     "newsgroups",
     "omniglot",
+    "tabular",
 ]
