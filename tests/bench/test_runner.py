@@ -162,3 +162,15 @@ def test_auc_by_hand():
     assert auc(torch.tensor([3.0, 2.0, 1.0, 0.0]), corrupted) == 0.0
     assert auc(torch.zeros(4), corrupted) == 0.5
     assert auc(torch.tensor([0.0, 2.0, 1.0, 3.0]), corrupted) == 0.75
+
+
+def test_strengths_stay_where_the_inner_steps_are_stable():
+    experiment = EXPERIMENTS["ho-logistic"](N=(5,), compile=False)
+    problem = experiment.problem(0)
+    method = METHODS["itd-r"].build(experiment.setup(), problem)
+    found = pzobo.fit(problem, method, 40, optimizer=experiment.optimizer, lr=1.0, evaluate_every=0)
+    limit = torch.log(torch.tensor(640.0)).item()  # alpha = 1
+    assert found.x.max().item() == pytest.approx(limit)
+    assert found.history[-1]["outer_loss"] < found.history[0]["outer_loss"]
+    free = replace(experiment, bounded=False)
+    assert pzobo.fit(problem, method, 40, optimizer=free.optimizer, lr=1.0, evaluate_every=0).x.max() > limit

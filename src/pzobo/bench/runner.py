@@ -94,6 +94,7 @@ def _fit(job: Job, steps: int, **options: Any) -> Fit:
         problem,
         method,
         getattr(method, "outer_steps", steps),  # a grid has an end of its own
+        optimizer=e.optimizer,
         lr=job.lr,
         scheduler=e.scheduler(),
         seed=job.seed,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.records import About
@@ -101,6 +102,9 @@ class Experiment:
 
     def paper_lr(self, method: str) -> float:
         raise NotImplementedError
+
+    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(variables, lr=lr)
 
     def scheduler(self) -> Callable[[torch.optim.Optimizer], Any] | None:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from pzobo.bench.claims import beats, converges_faster, finds_corrupted
 from pzobo.bench.experiments.base import Experiment
@@ -44,6 +45,8 @@ class Logistic(Experiment):
     """Q."""
     start: float | None = None
     """The first logarithm of all strengths; by default that of a strength of 0.0001."""
+    bounded: bool = True
+    """Keep the strengths where the inner steps are stable."""
     warm_start: bool = True
     """Start each path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
     seeds: int = 1
@@ -124,6 +127,24 @@ class Logistic(Experiment):
         problem = logistic_ho(self.data, root=self.root, seed=seed)
         start = math.log(1e-4 * problem.x0.numel()) if self.start is None else self.start
         return replace(problem, x0=torch.full_like(problem.x0, start))
+
+    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Adam, projected onto strengths s with which the inner steps are stable: alpha s / (d c) <= 1.
+
+        A weight that only does harm wants an infinite strength, and gets there: without the bound the inner path
+        leaves the finite numbers after some hundred steps with any Jacobian that is good enough.
+        """
+        made = torch.optim.Adam(variables, lr=lr)
+        limit = math.log(sum(t.numel() for t in variables) / self.setup().rate)
+
+        def project(*_: object) -> None:
+            with torch.no_grad():
+                for t in variables:
+                    t.clamp_(max=limit)
+
+        if self.bounded:
+            made.register_step_post_hook(project)
+        return made
 
     def paper_lr(self, method: str) -> float:
         return 0.02
