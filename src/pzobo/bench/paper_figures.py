@@ -18,21 +18,21 @@ def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path) ->
     # Figure itself, not pyplot: it draws without a screen and leaves no figure open.
     from matplotlib.figure import Figure
 
-    columns = min(len(view.panels), 3)
+    columns = 2 if len(view.panels) == 4 else min(len(view.panels), 3)
     rows = -(-len(view.panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax, panel in zip(axes, view.panels, strict=False):
         _draw(ax, summary, groups, panel)
-    for ax in list(axes)[len(view.panels) :]:
+    for ax in axes[len(view.panels) :]:
         ax.set_visible(False)
     figure.suptitle(_plain(view.title), fontsize=11)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2 * columns, fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(3, 2 * columns - 1), fontsize=8, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{slug(f'{summary.about.name} {view.title}')}.{kind}" for kind in ("png", "pdf")]
     for path in paths:
-        figure.savefig(path, dpi=200)
+        figure.savefig(path, dpi=150)
     return paths
 
 
