@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from pzobo.trees import Tree
 
 
-class Objective:
+class Objective(ABC):
     """What `fit` minimises. A method makes it from a problem; it owns the data order and everything random.
 
     Attributes:
@@ -18,9 +19,9 @@ class Objective:
 
     x: Tree
 
+    @abstractmethod
     def loss(self) -> Tensor:
         """The outer loss of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
-        raise NotImplementedError
 
     def inner_loss(self) -> float | None:
         """The inner loss where the last path ended, if there is one."""
@@ -37,7 +38,7 @@ class Objective:
         """
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most objectives have no state)
         """Go on where `state_dict` was taken."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ Rate = float | Literal["paper", "search"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(ABC):
     """The settings that all experiments have; each adds its own."""
 
     methods: tuple[str, ...] = ()
@@ -86,22 +87,25 @@ class Experiment:
         """The same experiment with each combination of settings that is to be run, the main one first."""
         return [self]
 
+    @abstractmethod
     def label(self) -> str:
         """A short name of this variant, for its folder."""
-        raise NotImplementedError
 
     def family(self) -> str:
         """Variants of one family share the learning rates that are found on its first."""
         return ""
 
+    @abstractmethod
     def problem(self, seed: int) -> Any:
-        raise NotImplementedError
+        """The problem of a seed."""
 
+    @abstractmethod
     def setup(self) -> Setup:
-        raise NotImplementedError
+        """What its methods share."""
 
+    @abstractmethod
     def paper_lr(self, method: str) -> float:
-        raise NotImplementedError
+        """The outer learning rate that the paper, or its authors' code, has for a method."""
 
     def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(variables, lr=lr)
