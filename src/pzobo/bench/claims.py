@@ -91,7 +91,7 @@ def beats_all(where: Where, threshold: float) -> Check:
     return _over(check, where)
 
 
-def hozog_worse(where: Where, by: str = "") -> Check:
+def hozog_worse(where: Where) -> Check:
     """HOZOG ends worse than PZOBO (authors' code); the paper's own text is shown beside it."""
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:

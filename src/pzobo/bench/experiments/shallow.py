@@ -200,7 +200,7 @@ class Partial(Shallow):
         claims=(
             Claim(
                 "Fig. 1: full hypergradient estimation is inferior, PZOBO performs significantly better.",
-                hozog_worse({"model": ("linear", "two-layer")}, by="model"),
+                hozog_worse({"model": ("linear", "two-layer")}),
             ),
         ),
     )
