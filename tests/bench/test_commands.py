@@ -108,6 +108,17 @@ def test_few_shot_learning_is_an_experiment(tmp_path):
         assert "test_accuracy" not in run.rows[0]
 
 
+def test_digits_are_a_smaller_few_shot_problem_and_flags_win():
+    make = EXPERIMENTS["few-shot"]
+    sizes = ("filters", "queries", "meta_batch")
+    assert [make().settings()[name] for name in sizes] == [16, 5, 4]
+    assert [make(data="omniglot").settings()[name] for name in sizes] == [32, 15, 16]
+    assert [make(data="omniglot", queries=3).settings()[name] for name in sizes] == [32, 3, 16]
+    problem = make(filters=8).problem(0)
+    assert (problem.queries, problem.meta_batch) == (5, 4)
+    assert problem.model().net.convolutions[0].out_channels == 8
+
+
 def test_the_theory_survives_json():
     found = Verification(
         (

@@ -92,7 +92,7 @@ class _Report:
     figures: Path | None = None
     """A folder for the same figures as PNG and PDF."""
     markdown: Path | None = None
-    """A folder for its tables as Markdown, to keep in a repository."""
+    """A folder for its tables as Markdown, to keep in a repository; with --figures, the pages show them."""
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -100,7 +100,8 @@ def report(arguments: Sequence[str]) -> int:
     options = tyro.cli(_Report, prog="pzobo report", args=arguments)
     page = make_report(options.folder, options.output, options.figures)
     if options.markdown is not None:
-        markdown.write(read(options.folder), [kind.about for kind in EXPERIMENTS.values()], options.markdown)
+        abouts = [kind.about for kind in EXPERIMENTS.values()]
+        markdown.write(read(options.folder), abouts, options.markdown, options.figures)
     console.print(f"Report: {page}", soft_wrap=True)
     return 0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pzobo.bench.paper_figures import file_name
 from pzobo.bench.records import About
 from pzobo.bench.report import summarize
 from pzobo.bench.runs import Run
@@ -14,26 +16,36 @@ from pzobo.bench.tables import results
 MACHINE = ("cpu", "cores", "threads", "torch", "pzobo", "commit")
 
 
-def write(runs: Sequence[Run], abouts: Sequence[About], folder: Path) -> list[Path]:
-    """A page for each experiment, and `claims.md` with a table of all claims."""
+def write(runs: Sequence[Run], abouts: Sequence[About], folder: Path, figures: Path | None = None) -> list[Path]:
+    """A page for each experiment, and `claims.md` with a table of all claims.
+
+    Args:
+        runs: as from `pzobo.bench.runs.read`.
+        abouts: the experiments.
+        folder: where the pages go.
+        figures: where their figures are, as PNG, to be shown in them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     summaries = summarize(runs, abouts)
-    pages = {folder / f"{summary.about.name}.md": page(summary) for summary in summaries}
+    where = None if figures is None else Path(os.path.relpath(figures, folder)).as_posix()
+    pages = {folder / f"{summary.about.name}.md": page(summary, where) for summary in summaries}
     pages[folder / "claims.md"] = claims(summaries)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return list(pages)
 
 
-def page(summary: Summary) -> str:
-    """One experiment: what it is, its tables, its claims, how it was made."""
-    about = summary.about
+def page(summary: Summary, figures: str | None = None) -> str:
+    """One experiment: what it is, its claims, tables and figures, how it was made."""
+    about, shown = summary.about, summary.shown()
     parts = [f"# {about.title}", about.text]
     if about.claims:
         parts += ["## Claims", claims([summary])]
-    for title, head, rows in results(summary, summary.shown()):
+    for title, head, rows in results(summary, shown):
         remarks = [f"{cells[0]}: {remark}" for cells, remark in rows if remark]
         parts += [f"## {title}", _table(head, (cells for cells, _ in rows)), *remarks]
+    if figures is not None:
+        parts += ["## Figures", *(f"![{view.title}]({figures}/{file_name(summary, view)}.png)" for view, _ in shown)]
     commands = dict.fromkeys(str(run.config["command"]) for run in summary.runs if run.config.get("command"))
     parts += ["## How it was made", "```sh\n" + "\n".join(commands) + "\n```", _searched(summary), _machine(summary)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -53,10 +65,11 @@ def claims(summaries: Iterable[Summary]) -> str:
 def _searched(summary: Summary) -> str:
     """The learning rates that were tried."""
     grids = {lr for run in summary.runs for lr in run.config.get("lr_search") or {}}
+    usual = "that of the command, or else the experiment's for the method (the paper's where it has one)"
     if not grids:
-        return "Learning rates: those of the paper."
+        return f"Learning rate: {usual}."
     grid = ", ".join(sorted(grids, key=float))
-    return f"Learning rates: the best of {grid} for each method, on data of another seed."
+    return f"Learning rate: with `--lr search` the best of {grid} for each method, on data of another seed; {usual}."
 
 
 def _machine(summary: Summary) -> str:

@@ -30,10 +30,15 @@ def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path) ->
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(3, 2 * columns - 1), fontsize=8, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{slug(f'{summary.about.name} {view.title}')}.{kind}" for kind in ("png", "pdf")]
+    paths = [folder / f"{file_name(summary, view)}.{kind}" for kind in ("png", "pdf")]
     for path in paths:
         figure.savefig(path, dpi=150)
     return paths
+
+
+def file_name(summary: Summary, view: View) -> str:
+    """What a view's files are called, without the ending."""
+    return slug(f"{summary.about.name} {view.title}")
 
 
 def _draw(ax: Any, summary: Summary, groups: Sequence[Group], panel: Panel) -> None:

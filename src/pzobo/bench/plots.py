@@ -16,7 +16,13 @@ INK, GRID = "#1c2026", "#e6e8eb"
 
 def words(key: str) -> str:
     """A key of the rows as a person would write it."""
-    known = {"step": "outer step", "memory": "memory (MB)", "cosine": "cosine to exact gradient", "auc": "AUC"}
+    known = {
+        "step": "outer step",
+        "memory": "memory (MB)",
+        "cosine": "cosine to exact gradient",
+        "auc": "AUC",
+        "test_interval": "its ± (95 %)",
+    }
     return known.get(key, key.replace("_", " "))
 
 

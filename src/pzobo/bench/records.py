@@ -28,12 +28,14 @@ class View:
         where: settings that a run must have, each a value or a tuple of values; "method" is one of them.
         by: what its curves differ in: "method", or another setting such as "N".
         panels: its plots.
+        thresholds: in place of the experiment's, for data that is easier or harder.
     """
 
     title: str
     where: Mapping[str, Any]
     panels: tuple[Panel, ...]
     by: str = "method"
+    thresholds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class About:
         final: the metric whose last value the table shows, and whose times to `thresholds` it lists.
         higher: whether a higher value of it is better.
         views: the figures.
+        beside: other metrics whose last values the table shows.
         thresholds: values of `final` for the times of the table.
         claims: what the paper says.
     """
@@ -65,5 +68,6 @@ class About:
     final: str
     views: tuple[View, ...]
     higher: bool = False
+    beside: tuple[str, ...] = ()
     thresholds: tuple[float, ...] = ()
     claims: tuple[Claim, ...] = ()

@@ -17,29 +17,30 @@ Rows = list[tuple[list[str], str]]
 def results(summary: Summary, views: Sequence[tuple[View, list[Group]]]) -> list[tuple[str, list[str], Rows]]:
     """One table for each set of runs that is shown."""
     titles: dict[tuple[str, ...], list[str]] = {}
-    shown: dict[tuple[str, ...], tuple[str, list[Group]]] = {}
+    shown: dict[tuple[str, ...], tuple[View, list[Group]]] = {}
     for view, groups in views:
         key = tuple(sorted(str(run.folder) for group in groups for run in group.runs))
         titles.setdefault(key, []).append(view.title)
-        shown.setdefault(key, (view.by, groups))
-    return [_table(summary.about, "; ".join(titles[key]), by, groups) for key, (by, groups) in shown.items()]
+        shown.setdefault(key, (view, groups))
+    return [_table(summary.about, "; ".join(titles[key]), view, groups) for key, (view, groups) in shown.items()]
 
 
-def _table(about: About, title: str, by: str, groups: Sequence[Group]) -> tuple[str, list[str], Rows]:
+def _table(about: About, title: str, view: View, groups: Sequence[Group]) -> tuple[str, list[str], Rows]:
     sign = "≥" if about.higher else "≤"
-    final = words(about.final)
+    thresholds = view.thresholds or about.thresholds
     head = [
-        by,
-        f"final {final}",
+        view.by,
+        f"final {words(about.final)}",
         "least to largest",
-        *(f"s to {sign}\N{NO-BREAK SPACE}{value:g}" for value in about.thresholds),
+        *map(words, about.beside),
+        *(f"s to {sign}\N{NO-BREAK SPACE}{value:g}" for value in thresholds),
     ]
     head += ["ms a step", "peak MB", "lr", "seeds"]
-    rows = [(_row(about, group), _remarks(group.runs)) for group in groups]
+    rows = [(_row(about, thresholds, group), _remarks(group.runs)) for group in groups]
     return title, head, rows
 
 
-def _row(about: About, group: Group) -> list[str]:
+def _row(about: About, thresholds: Sequence[float], group: Group) -> list[str]:
     summary = Summary(about, group.runs)
     spread = summary.spread(None)
     low_high = [number(value) for value in spread or ()]
@@ -48,7 +49,8 @@ def _row(about: About, group: Group) -> list[str]:
         group.label,
         number(summary.final(None)),
         " to ".join(dict.fromkeys(low_high)),
-        *(number(summary.time_to(None, value), "not reached", 3) for value in about.thresholds),
+        *(number(summary.final(None, metric)) for metric in about.beside),
+        *(number(summary.time_to(None, value), "not reached", 3) for value in thresholds),
         number(summary.milliseconds(None), digits=3),
         number(summary.memory(None), digits=3),
         "" if lr is None else f"{lr:g}" if isinstance(lr, int | float) else str(lr),

@@ -72,6 +72,7 @@ class Logistic(Experiment):
         "(20 Newsgroups: 2,602,140), learnt on a validation half. f does not contain x, so "
         "Direct never moves: it is plain training with the first strengths.",
         final="val_loss",
+        beside=("test_accuracy",),
         thresholds=(1.0, 0.8, 0.7),
         views=tuple(
             View(
@@ -177,6 +178,7 @@ class Reweight(Experiment):
         "labels from wrong ones.",
         final="test_accuracy",
         higher=True,
+        beside=("auc",),
         thresholds=(0.8, 0.85, 0.9),
         views=(
             View(
