@@ -40,7 +40,7 @@ def main() -> int:
 
     environment = describe()
     print(", ".join(f"{name} {version}" for name, version in environment["versions"].items() if version))
-    print(f"{environment['cpu']}, {environment['torch threads']} thread")
+    print(f"{environment['cpu']}, {environment['threads']} thread")
     rows: dict[str, list[dict[str, Any]]] = {}
     wrong = []
     for name, make in PROBLEMS.items():

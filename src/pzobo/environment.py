@@ -18,7 +18,7 @@ import torch
 def environment() -> dict[str, Any]:
     """The software and the machine that a run is made on."""
     return {
-        "pzobo": _version("pzobo"),
+        "pzobo": installed("pzobo"),
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -32,7 +32,8 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package, None if it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:

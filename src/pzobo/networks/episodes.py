@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """A network from images to features, for whole meta-batches.
 
     `forward(images, support=None)` takes tasks x images x channels x height x width and gives tasks x images x
@@ -19,9 +20,9 @@ class Backbone(nn.Module):
 
     out_features: int
 
+    @abstractmethod
     def maps(self, images: Tensor, tasks: int, support: int | None) -> Tensor:
         """Images of all tasks, one after another, to their feature maps."""
-        raise NotImplementedError
 
     def forward(self, images: Tensor, support: int | None = None) -> Tensor:
         # Convolutions on CPU are twice as fast in this format.
