@@ -204,9 +204,27 @@ def _full(root: Path | None) -> list[Experiment]:
         make["ho-logistic"](data="newsgroups", root=root, seconds=180, search_seconds=12, evaluate_every=25, **timed),
         make["ho-logistic"](lr="search"),
         make["reweight"](lr="search"),
-        make["few-shot"](lr="search", search_steps=20),
-        make["few-shot"](data="omniglot", root=root, seeds=1, seconds=480, search_steps=20, **timed),
-        make["few-shot"](data="miniimagenet", root=root, seeds=1, seconds=1200, search_steps=10, **timed),
+        make["few-shot"](seeds=3),
+        make["few-shot"](
+            data="omniglot",
+            root=root,
+            queries=5,
+            meta_batch=8,
+            seconds=480,
+            steps=100_000,
+            evaluate_every=50,
+        ),
+        make["few-shot"](
+            data="miniimagenet",
+            root=root,
+            methods=("direct", "pzobo-x", "pzobo-z", "unrolled", "anil", "maml", "protonet", "metaoptnet-rr"),
+            queries=5,
+            meta_batch=4,
+            seconds=1200,
+            steps=100_000,
+            evaluate_every=60,
+            eval_tasks=60,
+        ),
     ]
 
 

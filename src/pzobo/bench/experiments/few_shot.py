@@ -118,7 +118,6 @@ class FewShotLearning(Experiment):
     lr_grid: tuple[float, ...] = (0.001, 0.003, 0.01)
 
     known: ClassVar[Mapping[str, Named]] = LEARNERS
-    slow = frozenset({"metaoptnet-svm"})
     not_settings = Experiment.not_settings | {"learner", "root"}
 
     about = About(
