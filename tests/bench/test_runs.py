@@ -106,3 +106,14 @@ def test_no_folder_and_no_runs_say_what_to_do(tmp_path):
         read(tmp_path / "nowhere")
     with pytest.raises(OptionError, match=r"no run in .*Run an experiment first"):
         read(tmp_path)
+
+
+def test_rows_with_an_accuracy_have_an_error(tmp_path):
+    write(
+        tmp_path / "a", [{"step": 0, "accuracy": 0.75}, {"step": 1, "outer_loss": 2.0}, {"step": 2, "accuracy": None}]
+    )
+    (run,) = read(tmp_path)
+    first, second, third = run.rows
+    assert first["error"] == 0.25
+    assert "error" not in second
+    assert math.isnan(third["error"])

@@ -21,6 +21,7 @@ def words(key: str) -> str:
         "memory": "memory (MB)",
         "cosine": "cosine to exact gradient",
         "auc": "AUC",
+        "error": "1 - accuracy",
         "test_interval": "its ± (95 %)",
     }
     return known.get(key, key.replace("_", " "))

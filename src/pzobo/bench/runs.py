@@ -19,7 +19,8 @@ Row = Mapping[str, float]
 class Run:
     """One run, read from its folder; `result` is None while it runs, or if it was killed.
 
-    A value that was written as null (NaN or infinity do not exist in JSON) is NaN in `rows`.
+    A value that was written as null (NaN or infinity do not exist in JSON) is NaN in `rows`. Rows with an accuracy have
+    an error too.
     """
 
     folder: Path
@@ -102,6 +103,8 @@ def _rows(lines: Iterable[str]) -> list[Row]:
         if not isinstance(values, dict):
             continue
         row = {key: _number(value) for key, value in values.items() if value is None or isinstance(value, int | float)}
+        if "accuracy" in row:
+            row["error"] = 1 - row["accuracy"]
         # A run that was resumed from a checkpoint does again the steps that came after it: the later ones count.
         while rows and rows[-1].get("step", 0) > row.get("step", math.inf):
             rows.pop()

@@ -67,7 +67,12 @@ LEARNERS: dict[str, Named] = {
     "es-maml": Named("ES-MAML", "zeroth order, of the whole objective", _fixed(ESMAML())),
 }
 
-ACCURACY = (Panel("accuracy", "seconds"), Panel("accuracy", "step"), Panel("outer_loss", "seconds", log=True))
+ACCURACY = (
+    Panel("accuracy", "seconds"),
+    Panel("error", "seconds", log=True),
+    Panel("accuracy", "step"),
+    Panel("outer_loss", "seconds", log=True),
+)
 THRESHOLDS = {"miniimagenet": (0.35, 0.4, 0.45), "omniglot": (0.9, 0.95, 0.97), "digits": (0.75, 0.8, 0.85)}
 SIZES = {"filters": 32, "queries": 15, "meta_batch": 16}
 SMALL = {"filters": 16, "queries": 5, "meta_batch": 4}
