@@ -101,6 +101,8 @@ class FewShotLearning(Experiment):
     """Images of each class to be judged by; by default 15, on digits 5."""
     meta_batch: int | None = None
     """Tasks of an outer step; by default 16, on digits 4."""
+    train_tasks: int = 20_000
+    """Different training tasks; after them they come again."""
     N: int = 30
     """Inner steps of the heads."""
     alpha: float = 0.01
@@ -190,6 +192,7 @@ class FewShotLearning(Experiment):
             self.shots,
             sizes["queries"],
             meta_batch=sizes["meta_batch"],
+            train_tasks=self.train_tasks,
             eval_tasks=self.eval_tasks,
         )
 
