@@ -72,8 +72,9 @@ STYLES: dict[str, Style] = {
     **_family(OLIVE, "forward", first=1),
     "exact": Style(BLACK, SOLID, "star"),
     "direct": Style(BLACK, (9, 4), "square", 3.5),
-    # Few-shot learners meet PZOBO, and none of the above.
+    # Few-shot learners meet `direct`, and none of the others above.
     **_family(BLUE, "maml", "fomaml"),
+    **_family(VERMILION, "pzobo-x", "pzobo-z"),
     **_family(GREEN, "anil", first=2),
     **_family(SKY, "protonet", first=3),
     **_family(PURPLE, "metaoptnet-rr", "metaoptnet-svm", first=1),
