@@ -87,6 +87,9 @@ def test_hozogs_norm_is_flat():
     flat, falling = run("hozog", [9, 9, 9], norms=[5, 4, float("nan")]), run("pzobo-authors", [9, 1], norms=[5, 0.1])
     assert hozog_flat({})(summary(flat, falling))[0] == "yes"
     assert hozog_flat({})(summary(run("hozog", [9, 9], norms=[5, 0.1]), falling))[0] == "no"
+    verdict, text = hozog_flat({})(summary(run("hozog", [9, 9], norms=[5, 90]), falling))
+    assert verdict == "in part"
+    assert "rises" in text
 
 
 def test_insensitive_to_N():

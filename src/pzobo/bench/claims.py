@@ -131,7 +131,7 @@ def hozog_stuck(where: Where) -> Check:
 
 
 def hozog_flat(where: Where) -> Check:
-    """The norm of HOZOG's hypergradient falls by less than ten times, PZOBO's by more."""
+    """HOZOG's norm stays within a factor of ten, PZOBO's falls by more; in part if HOZOG's rises."""
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:
         norms = {m: _last_and_first(s, m, case, "hypergradient_norm") for m in ("hozog", "pzobo-authors", "direct")}
@@ -139,7 +139,10 @@ def hozog_flat(where: Where) -> Check:
         if hozog is None or mine is None:
             return None
         text = "; ".join(f"{_name(m)} from {e[0]:.3g} to {e[1]:.3g}" for m, e in norms.items() if e is not None)
-        return hozog[1] > 0.1 * hozog[0] and mine[1] < 0.1 * mine[0], f"norm: {text}"
+        stays = hozog[1] > 0.1 * hozog[0] and mine[1] < 0.1 * mine[0]
+        if stays and hozog[1] > 10 * hozog[0]:
+            return "in part", f"norm: {text}. It does not fall, but it is not flat: it rises"
+        return stays, f"norm: {text}"
 
     return _over(check, where)
 
