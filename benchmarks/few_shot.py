@@ -18,7 +18,7 @@ import torch
 import pzobo
 from benchmarks.environment import describe
 from pzobo.data.few_shot import FewShotData, ImageClasses
-from pzobo.meta import ANIL, MAML, FewShot, HeadLearner, ProtoNet, Tasks
+from pzobo.meta import ANIL, MAML, FewShot, HeadLearner, Learner, ProtoNet, Tasks
 from pzobo.networks import CNN4
 
 WANTED = (("PZOBO at x", "ProtoNet", 2.2), ("PZOBO at z", "ProtoNet", 1.5), ("PZOBO at x", "MAML", 0.5))
@@ -28,7 +28,7 @@ def solver(steps: int) -> pzobo.HeavyBall:
     return pzobo.HeavyBall(0.01, 0.9, steps)
 
 
-def learners(steps: int) -> dict[str, object]:
+def learners(steps: int) -> dict[str, Learner]:
     at_x = pzobo.PZOBO(mu=0.1, sampler=pzobo.UnitPerTensor(), at="x")
     return {
         "ProtoNet": ProtoNet(),
@@ -41,18 +41,21 @@ def learners(steps: int) -> dict[str, object]:
     }
 
 
-def problem(filters: int, tasks: int) -> FewShot:
+def noise(classes: int, each: int, channels: int, size: int) -> ImageClasses:
+    """Random images, so many of each class."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (8, 25, 3, 84, 84), dtype=torch.uint8, generator=generator)
-    classes = ImageClasses(images, tuple(map(str, range(8))), mean=(0.5,) * 3, std=(0.3,) * 3)
+    images = torch.randint(256, (classes, each, channels, size, size), dtype=torch.uint8, generator=generator)
+    return ImageClasses(images, tuple(map(str, range(classes))), mean=(0.5,) * channels, std=(0.3,) * channels)
+
+
+def problem(filters: int, tasks: int) -> FewShot:
+    classes = noise(8, 25, 3, 84)
     return FewShot(FewShotData(classes, classes, classes), partial(CNN4, filters=filters), meta_batch=tasks)
 
 
 def sampling(queries: int, seconds: float = 3.0) -> float:
     """Five-way five-shot tasks a second, out of 4,400 classes of 20 images of 28 x 28 in memory."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (4400, 20, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    tasks = Tasks(ImageClasses(images, tuple(map(str, range(4400)))), ways=5, shots=5, queries=queries)
+    tasks = Tasks(noise(4400, 20, 1, 28), ways=5, shots=5, queries=queries)
     tasks.batch(0, 16)
     drawn, began = 0, time.process_time()
     while time.process_time() - began < seconds:

@@ -12,9 +12,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import pzobo
-from benchmarks.few_shot import learners
-from pzobo.data.few_shot import FewShotData, ImageClasses
-from pzobo.meta import FewShot, MetaOptNet, Ridge
+from benchmarks.few_shot import learners, noise
+from pzobo.data.few_shot import FewShotData
+from pzobo.meta import FewShot, Learner, MetaOptNet, Ridge
 from pzobo.networks import CNN4, ResNet12
 
 WAYS = 5
@@ -23,16 +23,14 @@ CARDS = (("P100", 9.5, 0.4), ("V100", 15.7, 0.4), ("A100, TF32", 156.0, 0.2))
 
 
 def problem(backbone: str, shots: int, queries: int) -> FewShot:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (WAYS, shots + queries, 3, 84, 84), dtype=torch.uint8, generator=generator)
-    classes = ImageClasses(images, tuple(map(str, range(WAYS))), mean=(0.5,) * 3, std=(0.3,) * 3)
+    classes = noise(WAYS, shots + queries, 3, 84)
     net = ResNet12 if backbone == "resnet12" else partial(CNN4, filters=int(backbone.removeprefix("cnn4-")))
     return FewShot(FewShotData(classes, classes, classes), net, WAYS, shots, queries, meta_batch=1)
 
 
-def count(learner: object, few_shot: FewShot) -> tuple[float, float]:
+def count(learner: Learner, few_shot: FewShot) -> tuple[float, float]:
     """Operations of the outer loss and its gradient, and the bytes that are kept between the two."""
-    objective = learner.start(few_shot)  # type: ignore[attr-defined]
+    objective = learner.start(few_shot)
     objective.loss()  # the first one also looks at what the loss does
     kept: dict[int, int] = {}
 
