@@ -148,7 +148,7 @@ def hozog_flat(where: Where) -> Check:
 
 
 def insensitive(where: Where, method: str = "pzobo-authors") -> Check:
-    """The final value changes by less than a factor of three over N (accuracies: by less than 0.01)."""
+    """The final value changes by less than a factor of two over N (accuracies: by less than 0.01)."""
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:
         values = [(n, s.final(method, N=n, **case)) for n in sorted(s.where(**case).values("N"))]
@@ -156,7 +156,7 @@ def insensitive(where: Where, method: str = "pzobo-authors") -> Check:
         if len(known) < 2:
             return None
         low, high = min(v for _, v in known), max(v for _, v in known)
-        alike = high - low < 0.01 if s.about.higher else high < 3 * low
+        alike = high - low < 0.01 if s.about.higher else high < 2 * low
         controls = [(n, s.final("direct", N=n, **case)) for n, _ in known]
         text = f"final of {method}: " + ", ".join(f"N = {n}: {v:.3g}" for n, v in known)
         shown = ", ".join(f"{v:.3g}" for _, v in controls if v is not None)

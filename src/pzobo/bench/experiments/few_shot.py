@@ -76,7 +76,7 @@ ACCURACY = (
 THRESHOLDS = {"miniimagenet": (0.35, 0.4, 0.45), "omniglot": (0.9, 0.95, 0.97), "digits": (0.75, 0.8, 0.85)}
 SIZES = {"filters": 32, "queries": 15, "meta_batch": 16}
 SMALL = {"filters": 16, "queries": 5, "meta_batch": 4}
-"""On digits, so that all learners have been trained within two minutes."""
+"""On digits, so that all learners have been trained within minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
