@@ -97,8 +97,9 @@ def test_a_method_that_diverges_is_a_result(tmp_path):
     assert run.failed is not None
 
 
-def test_a_killed_experiment_goes_on(tmp_path):
-    words = ["run", "hr-linear", "--d", "8", "--n", "40", "--steps", "3000", "--also-N", "--seeds", "1", "--no-compile"]
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its workers"])
+def test_a_killed_experiment_goes_on(tmp_path, kill):
+    words = ["run", "hr-linear", "--d", "8", "--n", "40", "--steps", "1500", "--also-N", "--seeds", "1", "--no-compile"]
     words += ["--methods", "pzobo", "--workers", "1", "--checkpoint-every", "50", "--evaluate-every", "100"]
     command = [sys.executable, "-m", "pzobo.cli", *words, "--out", str(tmp_path / "a"), "--resume"]
     folder = tmp_path / "a" / "hr-linear" / "d8-N20" / "pzobo" / "seed-0"
@@ -109,11 +110,19 @@ def test_a_killed_experiment_goes_on(tmp_path):
             if (folder / "checkpoint.pt").exists():
                 break
             time.sleep(0.1)
-        os.killpg(work.pid, signal.SIGKILL)
+        kill(work.pid, signal.SIGKILL)
+    for _ in range(600):  # until the last of its processes has ended
+        try:
+            os.killpg(work.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("a worker outlives the process that started it")
     assert (folder / "checkpoint.pt").exists()
     assert not (folder / "result.json").exists()
     subprocess.run(command, check=True, capture_output=True)
-    runner.run(replace(SMALL, out=tmp_path / "b", steps=3000, seeds=1, methods=("pzobo",), evaluate_every=100))
+    runner.run(replace(SMALL, out=tmp_path / "b", steps=1500, seeds=1, methods=("pzobo",), evaluate_every=100))
     other = tmp_path / "b" / "hr-linear" / "d8-N20" / "pzobo" / "seed-0"
     assert rows(folder) == rows(other)
 

@@ -6,7 +6,10 @@ import functools
 import json
 import math
 import multiprocessing
+import os
 import shlex
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -240,13 +243,28 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
 @contextmanager
 def _workers(count: int) -> Iterator[Executor]:
     """Processes that run jobs; with 0 this process does. A stop cancels what has not begun."""
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) if count else _Here()
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, spawn, initializer=_end_with_parent) if count else _Here()
     try:
         yield pool
     except BaseException:
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _end_with_parent() -> None:
+    """When the process that hands out the jobs has died, however it did, ask this one to save its run and to end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        while True:  # a run in work hears the first, saves itself and ends; between runs it is final
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Here(Executor):
