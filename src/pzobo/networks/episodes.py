@@ -56,9 +56,12 @@ class TaskNorm(nn.Module):
             return batch_norm(a, None, None, self.weight, self.bias, training=True, eps=self.eps)
         n, channels, height, width = a.shape
         rows = a.permute(0, 2, 3, 1).reshape(-1, channels)
-        count = (n if support is None else support) * height * width
-        centred = rows - rows[:count].mean(0)
-        scale = self.weight * torch.rsqrt(centred[:count].square().mean(0) + self.eps)
+
+        def mean(values: Tensor) -> Tensor:
+            return (values if support is None else values[: support * height * width]).mean(0)
+
+        centred = rows - mean(rows)
+        scale = self.weight * torch.rsqrt(mean(centred * centred) + self.eps)
         return torch.addcmul(self.bias, centred, scale).reshape(n, height, width, channels).permute(0, 3, 1, 2)
 
 

@@ -74,9 +74,9 @@ ACCURACY = (
     Panel("outer_loss", "seconds", log=True),
 )
 THRESHOLDS = {"miniimagenet": (0.35, 0.4, 0.45), "omniglot": (0.9, 0.95, 0.97), "digits": (0.75, 0.8, 0.85)}
-SIZES = {"filters": 32, "queries": 15, "meta_batch": 16}
-SMALL = {"filters": 16, "queries": 5, "meta_batch": 4}
-"""On digits, so that all learners have been trained within minutes."""
+SIZES = {"filters": 32, "queries": 15, "meta_batch": 16, "eval_tasks": 100}
+SMALL = {"filters": 16, "queries": 5, "meta_batch": 4, "eval_tasks": 50}
+"""On digits, so that two cores have trained all learners within two minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,8 @@ class FewShotLearning(Experiment):
     """Length of the perturbation."""
     directions: int = 1
     """Q."""
-    eval_tasks: int = 100
-    """Validation tasks of an evaluation during training."""
+    eval_tasks: int | None = None
+    """Validation tasks of an evaluation during training; by default 100, on digits 50."""
     test_tasks: int = 600
     """Test tasks at the end."""
     milestones: tuple[int, ...] = (1500, 3500)
@@ -165,7 +165,7 @@ class FewShotLearning(Experiment):
         return f"{self.data}-{self.backbone}"
 
     def sizes(self) -> dict[str, int]:
-        """Filters, queries and tasks of an outer step, as they were given or as the data has them."""
+        """Filters, queries, tasks of an outer step and of an evaluation, as they were given or as the data has them."""
         usual = SMALL if self.data == "digits" else SIZES
         return {name: value if getattr(self, name) is None else getattr(self, name) for name, value in usual.items()}
 
@@ -193,7 +193,7 @@ class FewShotLearning(Experiment):
             sizes["queries"],
             meta_batch=sizes["meta_batch"],
             train_tasks=self.train_tasks,
-            eval_tasks=self.eval_tasks,
+            eval_tasks=sizes["eval_tasks"],
         )
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
