@@ -71,7 +71,7 @@ def shown(browser, page, screen):
     for place in browser.find_elements(By.CSS_SELECTOR, ".plot, .theory-plots figure"):
         browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", place)
     plots = len(browser.find_elements(By.CLASS_NAME, "plot"))
-    WebDriverWait(browser, 30).until(lambda b: len(b.find_elements(By.CSS_SELECTOR, ".plot .main-svg .xy")) >= plots)
+    WebDriverWait(browser, 60).until(lambda b: len(b.find_elements(By.CSS_SELECTOR, ".plot .main-svg .xy")) >= plots)
     return browser
 
 
@@ -130,13 +130,13 @@ def test_a_name_hides_its_curve_and_its_band_in_every_panel(desk):
     elsewhere = drawn(desk, views(desk)[1])
 
     click(desk, button)
-    WebDriverWait(desk, 10).until(lambda b: [len(panel) for panel in drawn(b, view)] == others)
+    WebDriverWait(desk, 60).until(lambda b: [len(panel) for panel in drawn(b, view)] == others)
     assert all(trace["group"] != curve for panel in drawn(desk, view) for trace in panel)
     assert button.get_attribute("aria-pressed") == "false"
     assert drawn(desk, views(desk)[1]) == elsewhere
 
     click(desk, button)
-    WebDriverWait(desk, 10).until(lambda b: [len(panel) - 2 for panel in drawn(b, view)] == others)
+    WebDriverWait(desk, 60).until(lambda b: [len(panel) - 2 for panel in drawn(b, view)] == others)
     assert button.get_attribute("aria-pressed") == "true"
 
 
@@ -147,7 +147,7 @@ def test_pressed_twice_a_name_is_alone_and_then_all_are_back(desk):
     for expected in ([2, 2, 2], before):
         desk.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
         webdriver.ActionChains(desk).double_click(button).perform()
-        WebDriverWait(desk, 10).until(lambda b, n=expected: [len(panel) for panel in drawn(b, view)] == n)
+        WebDriverWait(desk, 60).until(lambda b, n=expected: [len(panel) for panel in drawn(b, view)] == n)
 
 
 def click(browser, element):

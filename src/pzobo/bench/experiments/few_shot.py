@@ -58,13 +58,13 @@ LEARNERS: dict[str, Named] = {
     ),
     "unrolled": Named("Unrolled", "exact, through the steps of the heads", _heads(lambda s: Unrolled())),
     "implicit": Named("Implicit, like iMAML", "by conjugate gradients", _heads(lambda s: Implicit(CG(s.iterations)))),
-    "anil": Named("ANIL", "a learned head, a few exact steps", _fixed(ANIL())),
+    "es-maml": Named("ES-MAML", "zeroth order, of the whole objective", _fixed(ESMAML())),
     "maml": Named("MAML", "the whole network adapts, second order", _fixed(MAML())),
     "fomaml": Named("FOMAML", "the whole network adapts, first order", _fixed(FOMAML())),
+    "anil": Named("ANIL", "a learned head, a few exact steps", _fixed(ANIL())),
     "protonet": Named("ProtoNet", "the nearest class mean", _fixed(ProtoNet())),
     "metaoptnet-rr": Named("MetaOptNet, ridge", "ridge regression in closed form", _fixed(MetaOptNet(Ridge()))),
     "metaoptnet-svm": Named("MetaOptNet, SVM", "a support vector machine, by proxsuite", _fixed(MetaOptNet(SVM()))),
-    "es-maml": Named("ES-MAML", "zeroth order, of the whole objective", _fixed(ESMAML())),
 }
 
 ACCURACY = (
