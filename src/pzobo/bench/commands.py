@@ -57,7 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         config=(tyro.conf.AvoidSubcommands,),
     )
     carry_out(experiment)
-    console.print(f"Runs: {experiment.out / name}. See them: pzobo report {experiment.out} -o report.html")
+    console.print(f"Runs: {experiment.out / name}", soft_wrap=True)
+    console.print(f"See them: pzobo report {experiment.out} -o report.html", soft_wrap=True)
     return 0
 
 
