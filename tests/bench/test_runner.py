@@ -97,6 +97,23 @@ def test_a_method_that_diverges_is_a_result(tmp_path):
     assert run.failed is not None
 
 
+def within_a_minute(condition):
+    for _ in range(600):
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def ended(group):
+    """Whether no process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its workers"])
 def test_a_killed_experiment_goes_on(tmp_path, kill):
     words = ["run", "hr-linear", "--d", "8", "--n", "40", "--steps", "1500", "--also-N", "--seeds", "1", "--no-compile"]
@@ -106,19 +123,10 @@ def test_a_killed_experiment_goes_on(tmp_path, kill):
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as work:
-        for _ in range(600):
-            if (folder / "checkpoint.pt").exists():
-                break
-            time.sleep(0.1)
+        came = within_a_minute((folder / "checkpoint.pt").exists)
         kill(work.pid, signal.SIGKILL)
-    for _ in range(600):  # until the last of its processes has ended
-        try:
-            os.killpg(work.pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("a worker outlives the process that started it")
+    assert came
+    assert within_a_minute(lambda: ended(work.pid)), "a worker outlives the process that started it"
     assert (folder / "checkpoint.pt").exists()
     assert not (folder / "result.json").exists()
     subprocess.run(command, check=True, capture_output=True)

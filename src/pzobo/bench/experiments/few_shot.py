@@ -46,6 +46,7 @@ def _fixed(learner: Startable) -> Callable[[Setup, Any], Startable]:
     return lambda setup, problem: learner
 
 
+# Workers take them in this order: those with the longest steps are not the last, which others would wait for.
 LEARNERS: dict[str, Named] = {
     "direct": Named("Direct (no Jacobian)", "heads adapted, their response left out", _heads(lambda s: Direct())),
     "pzobo-x": Named(
