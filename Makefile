@@ -40,7 +40,7 @@ test: venv ## lint, format, types and tests
 	@echo "ruff format" && $(PY) -m ruff format -q --check
 	@echo "mypy"        && $(PY) -m mypy --no-error-summary
 	@echo "pytest"; OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS); code=$$?; $(BROWSER) || printf '%s\n' \
-	  "not run: tests/bench/test_browser.py, the report in a browser, since chromium or chromedriver is missing." \
+	  "not run: tests/bench/report/test_browser.py, the report in a browser, since chromium or chromedriver is missing." \
 	  "To run it: apt-get install chromium chromium-driver (as root), then make test."; exit $$code
 
 docs: venv ## build the documentation into site/

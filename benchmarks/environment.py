@@ -24,7 +24,7 @@ def use_one_thread() -> None:
 
 
 def describe() -> dict[str, Any]:
-    from pzobo.environment import environment, installed
+    from pzobo.runs.environment import environment, installed
 
     return {
         **environment(),

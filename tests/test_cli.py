@@ -3,7 +3,7 @@
 import pytest
 
 from pzobo import cli
-from pzobo.theory.records import Verification
+from pzobo.theory.sweep_records import Verification
 
 
 def test_help_names_every_command(capsys):

@@ -2,15 +2,15 @@
 
 from pzobo import theory
 from pzobo.argmin import Argmin
-from pzobo.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
-from pzobo.doctor import doctor
-from pzobo.fit import Fit, fit
+from pzobo.diagnosis.examination import doctor
 from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
-from pzobo.method import Method
-from pzobo.problem import Problem
-from pzobo.smooth import smooth
+from pzobo.outer.fitting import Fit, fit
+from pzobo.outer.method import Method
+from pzobo.outer.problem import Problem
 from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall
-from pzobo.sparse import SparseMatrix
+from pzobo.tensors.sparse import SparseMatrix
+from pzobo.zeroth_order.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
+from pzobo.zeroth_order.smoothing import smooth
 
 __version__ = "0.1.0"
 

@@ -10,7 +10,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from pzobo import trees
 from pzobo.errors import (
     BatchError,
     DivergenceError,
@@ -20,17 +19,18 @@ from pzobo.errors import (
     StaleError,
     StructureError,
 )
-from pzobo.inner import Inner, Questions
+from pzobo.inner.levels import Call, at_x, at_z
+from pzobo.inner.problem import Inner, Questions
+from pzobo.inner.solution import Solution, diagnose
+from pzobo.inner.step import Kernel, scalar
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
-from pzobo.kernel import Kernel, scalar
-from pzobo.levels import Call, at_x, at_z
-from pzobo.replay import Replay, Seen, watched
-from pzobo.response import attach
-from pzobo.smooth import check_x, unique
-from pzobo.solution import Solution, diagnose
 from pzobo.solvers import BlackBox, ClosedForm, Solver
-from pzobo.trees import Leaves, Plan, Tree
+from pzobo.tensors import trees
+from pzobo.tensors.attach import attach
+from pzobo.tensors.replay import Replay, Seen, watched
+from pzobo.tensors.trees import Leaves, Plan, Tree
+from pzobo.zeroth_order.smoothing import check_x, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()

@@ -13,7 +13,7 @@ COMMANDS = {
     "report": ("pzobo.bench.commands", "one HTML file of all runs below a folder"),
     "reproduce": ("pzobo.bench.commands", "everything, and the report; --quick for a few minutes"),
     "theory": ("pzobo.theory.__main__", "the paper's bounds beside measurements; -o FILE writes a page with plots"),
-    "demo": ("pzobo.demo", "linear hyper-representation with each Jacobian, as a table"),
+    "demo": ("pzobo.bench.demo", "linear hyper-representation with each Jacobian, as a table"),
 }
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor
 
-from pzobo import trees
 from pzobo.errors import OptionError
 from pzobo.options import in_range, positive, whole
-from pzobo.trees import Leaves, Tree
+from pzobo.tensors import trees
+from pzobo.tensors.trees import Leaves, Tree
 
 
 @dataclass(frozen=True)

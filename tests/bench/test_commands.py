@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from pzobo import cli, demo
+from pzobo import cli
+from pzobo.bench import demo
 from pzobo.bench.experiments import EXPERIMENTS
-from pzobo.bench.runs import read
-from pzobo.bench.summary import Summary
-from pzobo.theory.records import Point, Sweep, Verification
+from pzobo.bench.report.runs import read
+from pzobo.bench.report.summary import Summary
+from pzobo.theory.sweep_records import Point, Sweep, Verification
 
 SMALL = ["--d", "8", "--n", "40", "--steps", "4", "--also-N", "--seeds", "1", "--no-compile", "--workers", "0"]
 

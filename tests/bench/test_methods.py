@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import pzobo
 from pzobo.bench.experiments import EXPERIMENTS
-from pzobo.bench.global_l2 import GlobalL2, solve
+from pzobo.bench.experiments.global_l2 import GlobalL2, solve
 from pzobo.bench.methods import METHODS, STOCHASTIC, Setup
 from pzobo.problems import deep_hr, linear_hr, logistic_ho, quadratic
 

@@ -20,7 +20,7 @@ from pzobo.bench.experiments import EXPERIMENTS
 from pzobo.bench.experiments.hyperparameters import auc
 from pzobo.bench.experiments.shallow import Linear
 from pzobo.bench.methods import METHODS
-from pzobo.bench.runs import read
+from pzobo.bench.report.runs import read
 
 SMALL = Linear(
     d=(8,), n=40, steps=6, seeds=2, also_N=(), methods=("direct", "pzobo"), compile=False, evaluate_every=2, workers=0

@@ -15,7 +15,7 @@ import pytest
 
 from pzobo.data import DataError, MissingExtraError, lookup
 from pzobo.data.lookup import Source, cache_folder, read, read_local, write_atomically
-from pzobo.data.optional import need
+from pzobo.extras import need
 
 CONTENT = b"twelve bytes"
 CLOSED = "http://127.0.0.1:9/file.bin"  # nothing listens at the discard port

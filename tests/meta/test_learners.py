@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import pzobo
 from pzobo.meta import ANIL, ESMAML, FOMAML, MAML, Episodes, FewShot, HeadLearner, Learner, MetaOptNet, ProtoNet, Ridge
 from pzobo.networks import CNN4
+from pzobo.zeroth_order.directions import Space
 
 GD = pzobo.GD(lr=0.3, steps=4)
 
@@ -167,7 +168,7 @@ def test_one_direction_serves_all_tasks(problem: FewShot) -> None:
         key = pzobo.Gaussian().key()
     start = learner.start(problem, seed=1)
     leaves = optree.tree_leaves(start.x)
-    u = pzobo.Gaussian().draw(key, 0, 1, pzobo.directions.Space.of(leaves))
+    u = pzobo.Gaussian().draw(key, 0, 1, Space.of(leaves))
     response = found - direct
     assert torch.cosine_similarity(response, u, dim=0).abs().item() == pytest.approx(1, abs=1e-9)
 

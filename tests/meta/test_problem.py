@@ -14,10 +14,10 @@ import torch
 import pzobo
 from pzobo.data import FewShotData
 from pzobo.errors import OptionError
-from pzobo.fit import fit
 from pzobo.meta import ANIL, MAML, FewShot, HeadLearner, MetaOptNet, ProtoNet
 from pzobo.meta.problem import Norm
 from pzobo.networks import ResNet12
+from pzobo.outer.fitting import fit
 
 LEARNERS = {
     "pzobo": HeadLearner(pzobo.GD(lr=0.3, steps=3), pzobo.PZOBO(mu=1e-3, at="x"), gamma=0.1),

@@ -10,9 +10,9 @@ import pytest
 
 import pzobo
 from pzobo.data import FewShotData, ImageClasses, digits_few_shot
-from pzobo.fit import fit
 from pzobo.meta import FewShot, HeadLearner
 from pzobo.networks import CNN4, ResNet12
+from pzobo.outer.fitting import fit
 
 BESIDE = Path(__file__).parent.parent.parent.parent / "shared" / "data"
 
@@ -29,7 +29,7 @@ def real_miniimagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: 
 
 
 def miniimagenet_part(folder: Path) -> ImageClasses:
-    from pzobo.data.miniimagenet import load
+    from pzobo.data.read_miniimagenet import load
 
     return load("npz", "val", folder / "miniimagenet" / "miniimagenet_val_200.npz", folder)
 

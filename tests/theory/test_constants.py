@@ -7,13 +7,13 @@ import torch
 from torch.func import hessian
 
 import pzobo
+from pzobo.diagnosis.flat import Flat, curvature, slope
+from pzobo.diagnosis.reference import newton, reference
+from pzobo.diagnosis.spectrum import spectrum
 from pzobo.errors import OptionError
 from pzobo.problems import linear_hr, quadratic
 from pzobo.theory import Constants, constants, estimate_constants, logistic, logistic_constants
-from pzobo.theory.flat import Flat, curvature, slope
-from pzobo.theory.reference import newton, reference
 from pzobo.theory.samples import quadratic_sum
-from pzobo.theory.spectrum import spectrum
 
 GOOD = {
     "L_f": 1.0,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pzobo
+from pzobo.diagnosis.flat import Flat
 from pzobo.errors import OptionError
 from pzobo.problems import quadratic
 from pzobo.theory import (
@@ -25,7 +26,6 @@ from pzobo.theory import (
     theorem_mu,
     variance_bound,
 )
-from pzobo.theory.flat import Flat
 
 sympy = pytest.importorskip("sympy")
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pzobo
+from pzobo.diagnosis.flat import Flat
 from pzobo.errors import OptionError
 from pzobo.theory import (
     P_3,
@@ -22,7 +23,6 @@ from pzobo.theory import (
     theorem_2,
     theorem_mu,
 )
-from pzobo.theory.flat import Flat
 
 sympy = pytest.importorskip("sympy")
 

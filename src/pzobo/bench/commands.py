@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from pzobo.bench import markdown
 from pzobo.bench.experiments import EXPERIMENTS, Experiment
-from pzobo.bench.report import report as write_report
+from pzobo.bench.report import markdown
+from pzobo.bench.report.runs import read
+from pzobo.bench.report.writing import report as write_report
 from pzobo.bench.runner import run as run_experiment
-from pzobo.bench.runs import read
 from pzobo.errors import OptionError, PzoboError
 
 console = Console()
@@ -109,7 +109,7 @@ def report(arguments: Sequence[str]) -> int:
 
 def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path:
     """The report of a folder's runs, with the theory's section if it was measured there."""
-    from pzobo.theory.records import Verification
+    from pzobo.theory.sweep_records import Verification
 
     saved = folder / THEORY
     theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None

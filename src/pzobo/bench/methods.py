@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pzobo.directions import UnitPerTensor
 from pzobo.errors import OptionError
+from pzobo.inner.step import Products
 from pzobo.jacobians import CG, PZOBO, Direct, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
 from pzobo.jacobians.base import Jacobian
-from pzobo.kernel import Products
-from pzobo.method import Method
-from pzobo.objective import Startable
-from pzobo.problem import Problem
+from pzobo.outer.method import Method
+from pzobo.outer.objective import Startable
+from pzobo.outer.problem import Problem
 from pzobo.solvers import ClosedForm, HeavyBall, Iterative
+from pzobo.zeroth_order.directions import UnitPerTensor
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ import torch
 
 from pzobo.bench.experiments.base import Experiment
 from pzobo.errors import PzoboError, SmoothingError
-from pzobo.fit import Fit, fit
-from pzobo.run_folder import write
+from pzobo.outer.fitting import Fit, fit
+from pzobo.runs.folder import write
 
 FAILURES = (ArithmeticError, SmoothingError)
 """A method that diverges, or whose differences are rounding noise, is a result."""

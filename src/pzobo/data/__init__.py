@@ -1,15 +1,15 @@
 """Which datasets can be read? MNIST, 20 Newsgroups, Omniglot, miniImageNet and scikit-learn's digits."""
 
-from pzobo.data.digits import digits
 from pzobo.data.few_shot import FewShotData, ImageClasses, digits_few_shot
 from pzobo.data.lookup import DataError
-from pzobo.data.miniimagenet import miniimagenet
-from pzobo.data.mnist import mnist
-from pzobo.data.newsgroups import Newsgroups, Texts, newsgroups
-from pzobo.data.omniglot import omniglot
-from pzobo.data.optional import MissingExtraError
-from pzobo.data.records import Dataset, Split, TrainTest
-from pzobo.data.tabular import tabular
+from pzobo.data.read_digits import digits
+from pzobo.data.read_miniimagenet import miniimagenet
+from pzobo.data.read_mnist import mnist
+from pzobo.data.read_newsgroups import Newsgroups, Texts, newsgroups
+from pzobo.data.read_omniglot import omniglot
+from pzobo.data.read_tables import tabular
+from pzobo.data.splits import Dataset, Split, TrainTest
+from pzobo.extras import MissingExtraError
 
 __all__ = [
     "DataError",

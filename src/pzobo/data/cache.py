@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pzobo.data.lookup import cache_folder, write_atomically
-from pzobo.data.optional import need
+from pzobo.extras import need
 
 Named = tuple[Any, tuple[str, ...]]
 """A NumPy array of images, and the names of its rows."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pzobo.data.optional import need
 from pzobo.errors import StructureError
+from pzobo.extras import need
 
 TURNS = 4
 

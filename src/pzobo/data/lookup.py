@@ -9,8 +9,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pzobo.data.optional import MissingExtraError, need
 from pzobo.errors import PzoboError
+from pzobo.extras import MissingExtraError, need
 
 
 class DataError(PzoboError, FileNotFoundError):

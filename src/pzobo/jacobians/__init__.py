@@ -5,8 +5,8 @@ from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.forward import ForwardMode
 from pzobo.jacobians.implicit import CG, Exact, FixedPoint, Implicit, Neumann
 from pzobo.jacobians.nudged import Nudged
+from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
-from pzobo.jacobians.zeroth_order import PZOBO
 
 __all__ = [
     "CG",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from pzobo.errors import RequirementError
-from pzobo.inner import Inner
-from pzobo.response import Pullback
-from pzobo.trees import Leaves
+from pzobo.inner.problem import Inner
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
 
 Level = Literal["x", "z"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pzobo import trees
-from pzobo.inner import Inner
+from pzobo.inner.problem import Inner
 from pzobo.jacobians.base import Jacobian, Level
-from pzobo.response import Pullback
-from pzobo.trees import Leaves
+from pzobo.tensors import trees
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from typing import Literal
 
 from torch import Tensor
 
-from pzobo.directions import Sampler
 from pzobo.errors import OptionError, PzoboError, RequirementError
-from pzobo.inner import Inner
+from pzobo.inner.problem import Inner
 from pzobo.jacobians.base import Jacobian, Level
-from pzobo.response import Pullback
-from pzobo.smooth import Change, check_batching, check_directions, check_sampler, chunk_size, estimate
 from pzobo.solvers import BlackBox
-from pzobo.trees import Leaves
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
+from pzobo.zeroth_order.directions import Sampler
+from pzobo.zeroth_order.smoothing import Change, check_batching, check_directions, check_sampler, chunk_size, estimate
 
 At = Literal["auto", "x", "z"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pzobo import trees
-from pzobo.directions import Gaussian, Sampler
-from pzobo.inner import Inner
+from pzobo.inner.problem import Inner
 from pzobo.jacobians.directional import At, Directional
-from pzobo.smooth import Change
 from pzobo.solvers import ClosedForm
-from pzobo.trees import Leaves
+from pzobo.tensors import trees
+from pzobo.tensors.trees import Leaves
+from pzobo.zeroth_order.directions import Gaussian, Sampler
+from pzobo.zeroth_order.smoothing import Change
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo import trees
-from pzobo.curvature import Product, Transpose, check_products, linearize, transpose
 from pzobo.errors import CurvatureError, OptionError
-from pzobo.inner import Inner
+from pzobo.inner.problem import Inner
+from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
+from pzobo.inner.step import Products
 from pzobo.jacobians.base import Jacobian, refuse_random
-from pzobo.kernel import Products
 from pzobo.options import in_range, positive, whole
-from pzobo.response import Pullback
-from pzobo.trees import Leaves
+from pzobo.tensors import trees
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
 
 
 class System:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pzobo import trees
-from pzobo.inner import Inner, in_turn
+from pzobo.inner.problem import Inner, in_turn
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import positive, whole
-from pzobo.response import Pullback
-from pzobo.trees import Leaves
+from pzobo.tensors import trees
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
-from pzobo import trees
-from pzobo.curvature import Linearization, Transpose, check_products, through, transpose
-from pzobo.inner import Inner
+from pzobo.inner.problem import Inner
+from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
+from pzobo.inner.step import Products, each
 from pzobo.jacobians.base import Jacobian, refuse_random
-from pzobo.kernel import Products, each
 from pzobo.options import whole
-from pzobo.response import Pullback
 from pzobo.solvers import ClosedForm
-from pzobo.trees import Leaves
+from pzobo.tensors import trees
+from pzobo.tensors.attach import Pullback
+from pzobo.tensors.trees import Leaves
 
 
 @dataclass(frozen=True)

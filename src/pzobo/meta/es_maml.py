@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from pzobo.directions import Gaussian, Sampler
 from pzobo.meta.learner import task_loss
 from pzobo.meta.maml import FOMAML
 from pzobo.meta.problem import Model
 from pzobo.meta.tasks import Episodes
-from pzobo.smooth import smooth
-from pzobo.trees import Tree
+from pzobo.tensors.trees import Tree
+from pzobo.zeroth_order.directions import Gaussian, Sampler
+from pzobo.zeroth_order.smoothing import smooth
 
 
 @dataclass(frozen=True)

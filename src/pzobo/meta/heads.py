@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pzobo.argmin import Argmin
-from pzobo.directions import UnitPerTensor
 from pzobo.errors import OptionError
 from pzobo.jacobians import PZOBO
 from pzobo.jacobians.base import Jacobian
@@ -18,7 +17,8 @@ from pzobo.meta.learner import Learner, Learning, task_loss
 from pzobo.meta.problem import FewShot, Model
 from pzobo.meta.tasks import Episodes
 from pzobo.solvers import HeavyBall, Solver
-from pzobo.trees import Tree
+from pzobo.tensors.trees import Tree
+from pzobo.zeroth_order.directions import UnitPerTensor
 
 Begin = Literal["zeros", "mean", "learned"]
 Head = dict[str, Tensor]

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from pzobo.errors import RequirementError
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
-from pzobo.objective import Objective
-from pzobo.trees import Tree
+from pzobo.outer.objective import Objective
+from pzobo.tensors.trees import Tree
 
 _STEPS = 1_000_003
 """Apart enough that steps of neighbouring seeds do not draw the same random numbers."""

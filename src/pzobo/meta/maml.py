@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pzobo import trees
 from pzobo.meta.heads import linear_head
 from pzobo.meta.learner import Learner, Learning, task_loss
 from pzobo.meta.problem import FewShot, Model
 from pzobo.meta.tasks import Episodes
 from pzobo.networks import TaskNorm
 from pzobo.options import positive, whole
-from pzobo.response import attach
-from pzobo.trees import Leaves, Plan, Tree
+from pzobo.tensors import trees
+from pzobo.tensors.attach import attach
+from pzobo.tensors.trees import Leaves, Plan, Tree
 
 
 def adapted(model: Model, x: Tree, task: Episodes, lr: float, steps: int, second_order: bool = False) -> Tree:

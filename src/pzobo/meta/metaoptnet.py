@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pzobo.data.optional import need
+from pzobo.extras import need
 from pzobo.meta.learner import Learner
 from pzobo.meta.problem import Model
 from pzobo.meta.tasks import Episodes
 from pzobo.options import positive
-from pzobo.trees import Tree
+from pzobo.tensors.trees import Tree
 
 
 class Classifier(Protocol):

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from pzobo.meta.learner import Learner
 from pzobo.meta.problem import Model
 from pzobo.meta.tasks import Episodes
-from pzobo.trees import Tree
+from pzobo.tensors.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pzobo.data import Dataset, Split, digits
 from pzobo.errors import OptionError
-from pzobo.problem import Problem
+from pzobo.outer.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pzobo.problem import Problem
+from pzobo.outer.problem import Problem
 
 
 def ridge(gamma: float) -> Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]:

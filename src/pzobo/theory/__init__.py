@@ -1,8 +1,9 @@
 """What does the paper's theory say of a problem, and does it hold? Constants, bounds, settings, measurements."""
 
+from pzobo.diagnosis.suggestion import Suggestion, suggest
 from pzobo.theory import sharp
+from pzobo.theory.assumptions import Constants
 from pzobo.theory.closed_form import constants, logistic_constants, quadratic_constants
-from pzobo.theory.constants import Constants
 from pzobo.theory.deterministic import (
     P_3,
     P_4,
@@ -17,8 +18,7 @@ from pzobo.theory.deterministic import (
     variance_bound,
 )
 from pzobo.theory.estimate import estimate_constants
-from pzobo.theory.logistic import logistic
-from pzobo.theory.records import Point, Sweep, Verification
+from pzobo.theory.logistic_problem import logistic
 from pzobo.theory.report import fragments, page, table
 from pzobo.theory.stochastic import (
     iterate_error_bound,
@@ -28,9 +28,9 @@ from pzobo.theory.stochastic import (
     stochastic_variance_bound,
     theorem_2,
 )
-from pzobo.theory.suggest import Suggestion, suggest
+from pzobo.theory.sweep_records import Point, Sweep, Verification
 from pzobo.theory.sweeps import Grid
-from pzobo.theory.verify import verify
+from pzobo.theory.verification import verify
 
 __all__ = [
     "P_3",

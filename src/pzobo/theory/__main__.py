@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pzobo.theory.sweeps import Grid
-from pzobo.theory.verify import CHECKS, verify
+from pzobo.theory.verification import CHECKS, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

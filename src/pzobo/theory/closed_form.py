@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import OptionError
-from pzobo.problem import Problem
-from pzobo.theory.constants import Constants
+from pzobo.outer.problem import Problem
+from pzobo.theory.assumptions import Constants
 from pzobo.theory.estimate import estimate_constants
 
 SIGMOID_CURVATURE = 1 / (6 * 3**0.5)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pzobo.errors import OptionError
-from pzobo.theory.constants import Constants
+from pzobo.theory.assumptions import Constants
 
 
 class Terms:

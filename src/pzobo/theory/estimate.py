@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.flat import Flat, curvature, slope
+from pzobo.diagnosis.spectrum import spectrum
 from pzobo.errors import OptionError
-from pzobo.problem import Problem
-from pzobo.theory.constants import Constants
-from pzobo.theory.flat import Flat, curvature, slope
-from pzobo.theory.spectrum import spectrum
-from pzobo.trees import Tree
+from pzobo.outer.problem import Problem
+from pzobo.tensors.trees import Tree
+from pzobo.theory.assumptions import Constants
 
 TINY = 1e-12
 

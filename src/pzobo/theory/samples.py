@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo.problem import Problem
+from pzobo.outer.problem import Problem
+from pzobo.tensors.trees import Tree
+from pzobo.theory.assumptions import Constants
 from pzobo.theory.closed_form import logistic_constants, quadratic_constants
-from pzobo.theory.constants import Constants
-from pzobo.trees import Tree
 
 Draw = Callable[[int, torch.Generator], Tree]
 """A batch of so many samples, drawn with replacement."""

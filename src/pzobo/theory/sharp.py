@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from pzobo.directions import Sampler
-from pzobo.theory.constants import Constants
+from pzobo.theory.assumptions import Constants
+from pzobo.zeroth_order.directions import Sampler
 
 
 def gaussian_moment(p: int, k: int) -> float:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from pzobo.errors import OptionError
-from pzobo.theory.constants import Constants
+from pzobo.theory.assumptions import Constants
 from pzobo.theory.deterministic import (
     P_3,
     P_4,

@@ -10,21 +10,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pzobo.directions import Gaussian, Orthogonal
+from pzobo.diagnosis.flat import Flat, curvature
+from pzobo.diagnosis.reference import length, reference
+from pzobo.diagnosis.spectrum import spectrum
+from pzobo.diagnosis.suggestion import outer_smoothness
+from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
-from pzobo.jacobians.zeroth_order import PZOBO
-from pzobo.problem import Problem
-from pzobo.problems.quadratic import quadratic
+from pzobo.outer.problem import Problem
+from pzobo.problems.quadratic_problem import quadratic
 from pzobo.solvers import GD
 from pzobo.theory import deterministic, sharp
+from pzobo.theory.assumptions import Constants
 from pzobo.theory.closed_form import constants
-from pzobo.theory.constants import Constants
-from pzobo.theory.flat import Flat, curvature
-from pzobo.theory.logistic import logistic
-from pzobo.theory.records import Point, Sweep
-from pzobo.theory.reference import length, reference
-from pzobo.theory.spectrum import spectrum
-from pzobo.theory.suggest import outer_smoothness
+from pzobo.theory.logistic_problem import logistic
+from pzobo.theory.sweep_records import Point, Sweep
+from pzobo.zeroth_order.directions import Gaussian, Orthogonal
 
 Gradient = Callable[[Tensor], Tensor]
 

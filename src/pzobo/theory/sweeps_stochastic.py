@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.directions import Gaussian
+from pzobo.diagnosis.flat import Flat, curvature
+from pzobo.diagnosis.reference import length, reference
+from pzobo.diagnosis.suggestion import outer_smoothness
+from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
-from pzobo.jacobians.zeroth_order import PZOBO
-from pzobo.problem import Problem
-from pzobo.problems.quadratic import quadratic
+from pzobo.outer.problem import Problem
+from pzobo.problems.quadratic_problem import quadratic
 from pzobo.solvers import GD
 from pzobo.theory import deterministic, stochastic
-from pzobo.theory.flat import Flat, curvature
-from pzobo.theory.logistic import logistic
-from pzobo.theory.records import Point, Sweep
-from pzobo.theory.reference import length, reference
+from pzobo.theory.logistic_problem import logistic
 from pzobo.theory.samples import FiniteSum, logistic_sum, quadratic_sum
-from pzobo.theory.suggest import outer_smoothness
+from pzobo.theory.sweep_records import Point, Sweep
 from pzobo.theory.sweeps import ERROR, Grid, descend, mean, square, steady
+from pzobo.zeroth_order.directions import Gaussian
 
 STEPS = 24
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from pzobo.bench.methods import METHODS, Named, Setup
-from pzobo.bench.records import About
+from pzobo.bench.report.about import About
 from pzobo.errors import OptionError
-from pzobo.objective import Objective
+from pzobo.outer.objective import Objective
 
 Rate = float | Literal["paper", "search"]
 

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from pzobo.bench.claims import converges_faster
 from pzobo.bench.experiments.base import Experiment
 from pzobo.bench.methods import Named, Setup
-from pzobo.bench.records import About, Claim, Panel, View
+from pzobo.bench.report.about import About, Claim, Panel, View
+from pzobo.bench.report.claims import converges_faster
 from pzobo.data import digits_few_shot, miniimagenet, omniglot
-from pzobo.directions import UnitPerTensor
 from pzobo.jacobians import CG, PZOBO, Direct, Implicit, Unrolled
 from pzobo.jacobians.base import Jacobian
 from pzobo.meta import (
@@ -32,8 +31,9 @@ from pzobo.meta import (
     Ridge,
 )
 from pzobo.networks import CNN4, ResNet12
-from pzobo.objective import Objective, Startable
+from pzobo.outer.objective import Objective, Startable
 from pzobo.solvers import HeavyBall
+from pzobo.zeroth_order.directions import UnitPerTensor
 
 GAMMA = 0.5
 

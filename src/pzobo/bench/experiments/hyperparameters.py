@@ -11,14 +11,14 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from pzobo.bench.claims import beats, converges_faster, finds_corrupted
 from pzobo.bench.experiments.base import Experiment
-from pzobo.bench.global_l2 import GlobalL2
+from pzobo.bench.experiments.global_l2 import GlobalL2
 from pzobo.bench.methods import METHODS, Named, Setup
-from pzobo.bench.records import About, Claim, Panel, View
-from pzobo.method import Bilevel
-from pzobo.objective import Objective
-from pzobo.problem import Problem
+from pzobo.bench.report.about import About, Claim, Panel, View
+from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
+from pzobo.outer.method import Bilevel
+from pzobo.outer.objective import Objective
+from pzobo.outer.problem import Problem
 from pzobo.problems import Reweighting, logistic_ho, reweighting
 from pzobo.solvers import GD, HeavyBall
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pzobo.bench.claims import beats_all, hozog_flat, hozog_stuck, hozog_worse, insensitive
 from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.quality import cosine
 from pzobo.bench.methods import METHODS, Named, Setup
-from pzobo.bench.quality import cosine
-from pzobo.bench.records import About, Claim, Panel, View
-from pzobo.objective import Objective
-from pzobo.problem import Problem
+from pzobo.bench.report.about import About, Claim, Panel, View
+from pzobo.bench.report.claims import beats_all, hozog_flat, hozog_stuck, hozog_worse, insensitive
+from pzobo.outer.objective import Objective
+from pzobo.outer.problem import Problem
 from pzobo.problems import linear_hr, two_layer_hr
 from pzobo.solvers import GD
 

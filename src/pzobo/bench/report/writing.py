@@ -1,0 +1,137 @@
+"""What do the experiments say? One page that works offline: the paper's claims, each experiment, the theory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pzobo.bench.report import paper_figures
+from pzobo.bench.report.about import About
+from pzobo.bench.report.page import captioned, page, scrolling, text
+from pzobo.bench.report.paper_figures import slug
+from pzobo.bench.report.runs import Run
+from pzobo.bench.report.sections import generic, section
+from pzobo.bench.report.summary import Summary
+
+if TYPE_CHECKING:
+    from pzobo.theory.sweep_records import Verification
+
+TITLE = "Bilevel optimization without Hessians: the experiments"
+
+
+def report(
+    runs: Sequence[Run],
+    abouts: Sequence[About],
+    output: Path,
+    *,
+    theory: Verification | None = None,
+    figures: Path | None = None,
+) -> Path:
+    """Write the page to `output`.
+
+    Args:
+        runs: from `pzobo.bench.runs.read`.
+        abouts: the experiments that are described, in the order of their sections.
+        output: the HTML file; its folder is made if it is not there.
+        theory: a check of the theory, for a section of its own.
+        figures: a folder for each view as PNG and PDF.
+    """
+    summaries = summarize(runs, abouts)
+    places = _places(summaries)
+    names = {"claims": "What the paper says"} if any(about.claims for about in abouts) else {}
+    names |= {place: summary.about.title for place, summary in zip(places, summaries, strict=True)}
+    names |= {"theory": "Theory"} if theory is not None else {}
+
+    body = [f"<header><h1>{text(TITLE)}</h1><p>{text(_overview(runs))}</p></header>"]
+    if "claims" in names:
+        body.append(_claims(abouts, dict(zip((s.about.name for s in summaries), places, strict=True)), summaries))
+    body += [section(summary, place) for summary, place in zip(summaries, places, strict=True)]
+    if theory is not None:
+        body.append(_theory(theory))
+    output = Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page(TITLE, names, body), encoding="utf-8")
+    if figures is not None:
+        for summary in summaries:
+            for view, groups in summary.shown():
+                paper_figures.save(summary, view, groups, Path(figures))
+    return output
+
+
+def summarize(runs: Sequence[Run], abouts: Sequence[About]) -> list[Summary]:
+    """The runs by experiment: those that are described, then others by name, then a user's own by their folder."""
+    known = {about.name: about for about in abouts}
+    described: dict[str, list[Run]] = {name: [] for name in known}
+    others: dict[str, list[Run]] = {}
+    own: dict[Path, list[Run]] = {}
+    for run in runs:
+        if run.experiment is None:
+            own.setdefault(run.folder.absolute().parent, []).append(run)
+        else:
+            (described if run.experiment in known else others).setdefault(run.experiment, []).append(run)
+    return [
+        *(Summary(known[name], tuple(group)) for name, group in described.items() if group),
+        *(Summary(generic(name, name, group), tuple(group)) for name, group in sorted(others.items())),
+        *(
+            # One run has its own name; several have that of the folder in which they are.
+            Summary(generic(str(parent), (parent if len(group) > 1 else group[0].folder).name, group), tuple(group))
+            for parent, group in own.items()
+        ),
+    ]
+
+
+def _places(summaries: Sequence[Summary]) -> list[str]:
+    names = [slug(Path(summary.about.name).name) for summary in summaries]
+    return [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
+
+
+def _overview(runs: Sequence[Run]) -> str:
+    seeds = {str(run.config["seed"]) for run in runs if "seed" in run.config}
+    unfinished = sum(run.result is None for run in runs)
+    failed = sum(run.failed is not None for run in runs)
+    parts = [f"{len(runs)} runs with {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}."]
+    if failed:
+        parts.append(f"Failed: {failed}; the tables say why.")
+    if unfinished:
+        parts.append(f"Not finished: {unfinished}, shown as far as written.")
+    return " ".join(parts) + " Times are without evaluation; memory is what a run added to its process at its peak."
+
+
+def _claims(abouts: Sequence[About], places: dict[str, str], summaries: Sequence[Summary]) -> str:
+    by_name = {summary.about.name: summary for summary in summaries}
+    rows = []
+    for about in abouts:
+        summary = by_name.get(about.name)
+        for claim in about.claims:
+            verdict, evidence = (claim.check(summary) if summary else None) or ("not run", "")
+            where = f'<a href="#{text(places[about.name])}">{text(about.title)}</a>' if summary else text(about.title)
+            rows.append(
+                f'<tr><th scope="row">{text(claim.text)}</th>'
+                f'<td><span class="verdict {slug(verdict)}">{text(verdict)}</span></td>'
+                f"<td>{text(evidence)} <span class='soft'>{where}</span></td></tr>"
+            )
+    caption = "Claims, verdicts and evidence"
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("The paper says", "Holds here?", "Evidence"))
+    content = captioned(caption, head, "".join(rows), "claims")
+    return (
+        '<section id="claims" aria-labelledby="claims-title"><h2 id="claims-title">What the paper says</h2>'
+        f"{scrolling(caption, content)}</section>"
+    )
+
+
+def _theory(found: Verification) -> str:
+    from pzobo.theory.report import fragments
+
+    caption = "The theory, measured"
+    first, *plots = fragments(found, plotlyjs=False)
+    first = first.replace("<thead>", f"<caption><span>{caption}</span></caption><thead>", 1)
+    good = sum(sweep.holds and sweep.as_predicted for sweep in found.sweeps)
+    return (
+        '<section id="theory" aria-labelledby="theory-title"><h2 id="theory-title">Theory</h2>'
+        "<p>Each bound beside what it bounds, on problems whose constants are known: "
+        f"{good} of {len(found.sweeps)} are as the theory says. A slope is that of a line through the logarithms; "
+        "bound / measured is how loose a bound is over its grid. The sharp bounds are this library's, from the same "
+        "assumptions.</p>"
+        f'{scrolling(caption, first)}<div class="theory-plots">{"".join(plots)}</div></section>'
+    )

@@ -1,0 +1,149 @@
+"""What is 20 Newsgroups? 18,846 posts as sparse counts of 130,107 words, the same as scikit-learn's."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+import tempfile
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.data.lookup import DataError, Source, cache_folder, download, read_local, write_atomically
+from pzobo.data.splits import Dataset, Split
+from pzobo.extras import need
+from pzobo.tensors.sparse import SparseMatrix
+
+# scikit-learn's cache, a pickle; and the archive that it is made from, which is the public file.
+PICKLE = Source(
+    "scikit_learn_data/20news-bydate_py3.pkz", "c00c2c081b7bb4196de51140544de005641e72ab7afa046d6516db285142843f"
+)
+ARCHIVE = Source(
+    "scikit_learn_data/20news-bydate.tar.gz",
+    "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
+    "https://ndownloader.figshare.com/files/5975967",
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Posts as rows: `csr` is a SciPy matrix of float64, `labels` a tensor of int64."""
+
+    csr: Any
+    labels: Tensor
+
+    def matrix(self, dtype: torch.dtype = torch.float32) -> SparseMatrix:
+        """The same matrix for losses in torch."""
+        return SparseMatrix.from_scipy(self.csr, dtype)
+
+    def rows(self, index: Tensor) -> Texts:
+        return Texts(self.csr[index.numpy()], self.labels[index])
+
+
+@dataclass(frozen=True)
+class Newsgroups:
+    """Each half of the training posts, the test posts, and the names of the 20 groups."""
+
+    train: Texts
+    val: Texts
+    test: Texts
+    names: tuple[str, ...]
+
+    def dataset(self, dtype: torch.dtype = torch.float32) -> Dataset:
+        """The same with `SparseMatrix` inputs."""
+        return Dataset(*(Split(part.matrix(dtype), part.labels) for part in (self.train, self.val, self.test)))
+
+
+def unpickle(content: bytes) -> dict[str, Any]:
+    """scikit-learn's bunches of the train and test part; only for bytes whose checksum was verified."""
+    need("sklearn.utils")
+    bunches: dict[str, Any] = pickle.loads(zlib.decompress(content))
+    return bunches
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """The same from the public archive, a folder for each part and group and a file for each post."""
+    load_files = need("sklearn.datasets").load_files
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(folder, filter="data")
+        return {p: load_files(Path(folder) / f"20news-bydate-{p}", encoding="latin1") for p in ("train", "test")}
+
+
+def count(bunches: dict[str, Any]) -> dict[str, Any]:
+    """Word counts, labels and names as arrays, in the order of `fetch_20newsgroups_vectorized`."""
+    np = need("numpy")
+    vectorizer = need("sklearn.feature_extraction.text").CountVectorizer(dtype=np.int16)
+    arrays = {"names": np.array(bunches["train"].target_names)}
+    for part, learn in (("train", vectorizer.fit_transform), ("test", vectorizer.transform)):
+        order = np.arange(len(bunches[part].target))
+        np.random.RandomState(12).shuffle(order)
+        counts = learn([bunches[part].data[i] for i in order]).tocsr()
+        arrays |= {f"{part}_{name}": getattr(counts, name) for name in ("data", "indices", "indptr", "shape")}
+        arrays[f"{part}_labels"] = bunches[part].target[order].astype(np.int64)
+    return arrays
+
+
+def fetch() -> bytes:
+    """The public archive by download."""
+    try:
+        return download(ARCHIVE)
+    except DataError as error:
+        instead = f"{PICKLE.path} (sha256 {PICKLE.sha256}) in the same folder does as well."
+        raise DataError(f"{str(error).removesuffix('.')}; {instead}") from error
+
+
+def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """`count` of the first source that is found, kept in the cache folder as a file without pickles."""
+    np = need("numpy")
+    cached = cache_folder() / f"newsgroups-counts-{PICKLE.sha256[:8]}.npz"
+    pickled = read_local(PICKLE, root)
+    archive = read_local(ARCHIVE, root) if pickled is None else None
+    try:
+        with np.load(cached, allow_pickle=False) as file:
+            return dict(file)
+    except FileNotFoundError:
+        pass
+    except Exception:  # zipfile, zlib and NumPy each have their own errors for a damaged file
+        warnings.warn(f"{cached} could not be read and is made again.", stacklevel=3)
+    arrays = count(unpickle(pickled) if pickled is not None else unpack(archive or fetch()))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    try:
+        write_atomically(cached, buffer.getvalue())
+    except OSError as error:
+        warnings.warn(f"{cached} could not be written ({error.strerror}): words are counted each time.", stacklevel=3)
+    return arrays
+
+
+def newsgroups(root: str | os.PathLike[str] | None = None, *, tfidf: bool = False, seed: int = 0) -> Newsgroups:
+    """20 Newsgroups "bydate": 11,314 training posts, half of them for validation, and 7,532 test posts.
+
+    The features are those of scikit-learn's `fetch_20newsgroups_vectorized`: word counts, each row scaled to length 1.
+
+    Args:
+        root: the folder that has `scikit_learn_data/`; see `docs/data.md` for where else the file is looked for.
+        tfidf: weigh the counts by scikit-learn's tf-idf of all training posts before the scaling.
+        seed: decides which half of the training posts is the validation part.
+    """
+    arrays = counts(root)
+    csr_matrix = need("scipy.sparse").csr_matrix
+    weigh = need("sklearn.feature_extraction.text").TfidfTransformer(use_idf=tfidf)
+
+    def part(name: str) -> Texts:
+        data, indices, indptr = (arrays[f"{name}_{key}"] for key in ("data", "indices", "indptr"))
+        csr = csr_matrix((data.astype("float64"), indices, indptr), shape=tuple(arrays[f"{name}_shape"]))
+        weighed = weigh.fit_transform(csr) if name == "train" else weigh.transform(csr)
+        return Texts(weighed, torch.from_numpy(arrays[f"{name}_labels"]))
+
+    whole, test = part("train"), part("test")
+    order = torch.randperm(len(whole.labels), generator=torch.Generator().manual_seed(seed))
+    train, val = (whole.rows(half) for half in order.tensor_split(2))
+    return Newsgroups(train, val, test, tuple(str(name) for name in arrays["names"]))

@@ -1,0 +1,1 @@
+"""Why does a hypergradient not help? The doctor, and the trials, spectra and suggestions that it needs."""

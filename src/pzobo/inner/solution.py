@@ -1,0 +1,69 @@
+"""How good was a solve? Statistics when they are asked for, and what to say when a path diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pzobo.errors import StaleError
+from pzobo.inner.problem import Inner
+from pzobo.inner.step import Z
+from pzobo.solvers import Iterative
+from pzobo.tensors import trees
+from pzobo.tensors.trees import Leaves, Tree
+
+
+class Solution:
+    """The last solve of an `Argmin`, measured when asked: each property is computed when it is read."""
+
+    def __init__(self, inner: Inner, y: Leaves) -> None:
+        self._inner, self._y = inner, y
+        self._versions = [t._version for t in (*inner.variables, *y)]
+
+    def _measure(self, what: Callable[[Z, Leaves, Tree], Tensor]) -> float:
+        if [t._version for t in (*self._inner.variables, *self._y)] != self._versions:
+            raise StaleError(
+                "x or y was changed in place since the solve; ask for statistics before the optimizer's step."
+            )
+        with torch.no_grad(), self._inner.replay.again():
+            *_, (z, batch, _) = self._inner.feed(self._inner.variables)
+            return float(what(z, self._y, batch))
+
+    @property
+    def loss(self) -> float:
+        """g(x, y^N), on the last batch of the path."""
+        return self._measure(self._inner.kernel.value)
+
+    @property
+    def gradient_norm(self) -> float:
+        """|dg/dy| at y^N, on the last batch of the path: zero at a solution."""
+        return self._measure(lambda *at: trees.norm(self._inner.kernel.gradient(*at)))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of y^N is finite."""
+        return trees.is_finite(self._y)
+
+
+def diagnose(inner: Inner) -> str:
+    """Where a path left the finite numbers, found by walking it again."""
+    solver = inner.solver
+    if not isinstance(solver, Iterative):
+        return f"{type(solver).__name__} returned NaN or infinity for y."
+    fine: list[bool] = []
+
+    def visit(z: Z, y: Leaves, state: Leaves, batch: Tree) -> None:
+        fine.append(trees.is_finite(y))
+
+    with inner.replay.again():
+        inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+    step = fine.index(False) if False in fine else solver.steps
+    if step == 0:
+        return "y0 holds NaN or infinity: the inner path must start at finite numbers."
+    return (
+        f"The inner path left the finite numbers at step {step} of {solver.steps}. Try a smaller inner learning rate "
+        f"(now lr={getattr(solver, 'lr', None)}), a start y0 nearer to the solution, or look whether the inner loss is "
+        "finite there."
+    )

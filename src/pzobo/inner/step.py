@@ -1,0 +1,319 @@
+"""What is computed at one point of an inner path? The gradient, a step, its tangent and transpose, curvature products.
+
+Pure functions of the leaves of z and y and a batch; each can run as it is, under `torch.func` transforms
+("functional"), or compiled. They are compiled once for each structure of z and y and kept by `Argmin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pzobo.errors import ScalarLossError
+from pzobo.inner.compiled import Compiled
+from pzobo.solvers import GD, Iterative
+from pzobo.tensors import trees
+from pzobo.tensors.replay import buffers, frozen
+from pzobo.tensors.trees import Leaves, Plan, Tree
+
+Products = Literal["autodiff", "difference"]
+Z = tuple[Any, ...]
+"""The leaves of z: tensors, and constants."""
+
+Feed = Iterable[tuple[Z, Tree, int]]
+"""(z, batch, how many steps they serve), in the order of a path."""
+
+BLOCK = 5
+"""Steps in one compiled block: ten are no faster, and take twice as long to compile."""
+
+
+class Kernel:
+    """g and one step of its solver, for one structure of z and y."""
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor] | None,
+        solver: Any,
+        z: Plan,
+        y: Plan,
+        compile: bool,
+        modules: Sequence[nn.Module] = (),
+    ) -> None:
+        self.loss: Any = loss
+        self.solver = solver
+        self.z_plan = z.traceable() if compile else z
+        self.y_plan = y.traceable() if compile else y
+        self.compile = compile
+        self.modules = modules
+        """The modules with buffers that the problem was seen to call."""
+        self._compiled: dict[str, Compiled] = {}
+        self._ready = False
+
+    def compiled(self, name: str) -> Compiled:
+        """A method of this class, compiled at first use."""
+        if name not in self._compiled:
+            self._compiled[name] = Compiled(getattr(self, name))
+        return self._compiled[name]
+
+    # The loss and its first derivatives
+
+    def value(self, z: Z, y: Leaves, batch: Tree) -> Tensor:
+        """g(z, y) on a batch."""
+        return scalar(self.loss(self.z_plan.build(z), self.y_plan.build(y), batch), "The inner loss")
+
+    def gradient(self, z: Z, y: Leaves, batch: Tree, functional: bool = False) -> Leaves:
+        """dg/dy."""
+        return gradient(lambda *leaves: self.value(z, leaves, batch), y, functional)
+
+    def gradients(
+        self, z: Z, y: Leaves, batch: Tree, slots: Sequence[int], functional: bool = False
+    ) -> tuple[Leaves, Leaves]:
+        """dg/dy, and dg/dz for the leaves of z in `slots`."""
+        variables, fill = select(z, slots)
+        answer = gradient(
+            lambda *leaves: self.value(fill(leaves[len(y) :]), leaves[: len(y)], batch), (*y, *variables), functional
+        )
+        return answer[: len(y)], answer[len(y) :]
+
+    def gradient_z(self, z: Z, y: Leaves, batch: Tree, slots: Sequence[int], functional: bool = True) -> Leaves:
+        """dg/dz for the leaves of z in `slots`."""
+        variables, fill = select(z, slots)
+        return gradient(lambda *leaves: self.value(fill(leaves), y, batch), variables, functional)
+
+    # Steps
+
+    def step(
+        self, z: Z, y: Leaves, state: Leaves, batch: Tree, shift: Leaves | None = None, functional: bool = False
+    ) -> tuple[Leaves, Leaves]:
+        """One update of the solver; `shift` is added to the gradient (the loss gains <shift, y>)."""
+        direction = self.gradient(z, y, batch, functional)
+        if shift is not None:
+            direction = trees.add(direction, shift)
+        updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
+        return updated
+
+    def single(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None, steps: int = 1) -> Leaves:
+        """Steps of (*y, *state) on one (z, batch), or on one for each step: the function that is compiled."""
+        count = self.y_plan.spec.num_leaves
+        y, state = leaves[:count], leaves[count:]
+        for t in range(steps):
+            z, batch = pairs[t % len(pairs)]
+            y, state = self.step(z, y, state, batch, shift, functional=True)
+        return (*y, *state)
+
+    def block(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None) -> Leaves:
+        return self.single(leaves, pairs, shift, steps=BLOCK)
+
+    def path(
+        self,
+        feed: Feed,
+        y: Leaves,
+        shift: Leaves | None = None,
+        functional: bool = False,
+        visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
+        known: dict[str, Any] | None = None,
+    ) -> tuple[Leaves, Leaves]:
+        """y^N and the solver's state after it.
+
+        `visit` sees (z, y, state, batch) before each step. `known` is for paths on one batch that differ in z and y
+        alone: the first of them leaves its machine code there, for the others.
+        """
+        state: Leaves = self.solver.init(y)
+        if self.compile and not functional and visit is None:
+            return self._compiled_path(feed, y, state, shift, known)
+        if not functional and not self.compile and visit is None:
+            return self._eager_path(feed, y, state, shift)
+        step = self.compiled("step") if self.compile and not functional else self.step
+        for z, batch in each(feed):
+            if visit is not None:
+                visit(z, y, state, batch)
+            y, state = step(z, y, state, batch, shift, functional or self.compile)
+        return y, state
+
+    def _eager_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
+        """The same steps with nothing done twice that need not be: a tenth faster than one `step` after another."""
+        loss, tree_of, update = self.loss, self.y_plan.spec.unflatten, self.solver.update
+        with torch.enable_grad():
+            for z, batch, times in feed:
+                z_tree = self.z_plan.spec.unflatten(z)
+                for _ in range(times):
+                    leaves = [t.detach().requires_grad_() for t in y]
+                    value = loss(z_tree, tree_of(leaves), batch)
+                    if value.requires_grad:
+                        direction = torch.autograd.grad(value, leaves, materialize_grads=True)
+                    else:
+                        direction = trees.zeros(y)
+                    y, state = update(direction if shift is None else trees.add(direction, shift), y, state)
+        return y, state
+
+    def _compiled_path(
+        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, known: dict[str, Any] | None
+    ) -> tuple[Leaves, Leaves]:
+        """The path in blocks, and the rest of it step by step."""
+        leaves, count = (*y, *state), len(y)
+        for pairs, steps, times in blocks(feed):
+            if not self._ready:
+                # Both functions are compiled at the first path, so that no later N has to.
+                self._ready = True
+                with torch.random.fork_rng(), frozen(buffers(self.modules)):
+                    self.compiled("single")(leaves, pairs[:1], shift)
+            name = "block" if steps == BLOCK else "single"
+            function = self.compiled(name)
+            if times == 1 and known is None:
+                leaves = function(leaves, pairs, shift)
+                continue
+            leaves, straight = function.repeat(times, leaves, pairs, shift, None if known is None else known.get(name))
+            if known is not None:
+                known[name] = straight
+        return leaves[:count], leaves[count:]
+
+    # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
+
+    def curvature(
+        self,
+        z: Z,
+        y: Leaves,
+        batch: Tree,
+        q: Leaves,
+        slots: Sequence[int],
+        products: Products,
+        functional: bool = True,
+    ) -> tuple[Leaves, Leaves]:
+        """(d2g/dy2) q and (d2g/dz dy) q; no z part where `slots` is empty."""
+        if products == "difference":
+            e = probe_length(y, q)
+            up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
+            down = self.gradients(z, trees.add(y, q, -e), batch, slots, functional)
+            half = 0.5 / e
+            by_y, by_z = (trees.mul(trees.add(a, b, -1.0), half) for a, b in zip(up, down, strict=True))
+            return by_y, by_z
+        variables, fill = select(z, slots)
+
+        def slope(y: Leaves, variables: Leaves) -> Leaves:
+            return self.gradient(fill(variables), y, batch, functional=True)
+
+        vjp = torch.func.vjp(slope, y, variables)[1]
+        pulled: tuple[Leaves, Leaves] = vjp(tuple(q))
+        return pulled
+
+    def adjoint(
+        self,
+        z: Z,
+        y: Leaves,
+        state: Leaves,
+        batch: Tree,
+        y_bar: Leaves,
+        state_bar: Leaves,
+        slots: Sequence[int],
+        products: Products,
+        rate: float | None = None,
+        functional: bool = True,
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z).
+
+        With `rate` the step is one of gradient descent with that rate instead of the solver's.
+        """
+        solver: Iterative = self.solver if rate is None else GD(rate, 1)
+        direction = y if solver.linear else self.gradient(z, y, batch, functional)
+        bar, y_direct, state_bar = solver.pull(direction, y, state, y_bar, state_bar)
+        by_y, by_z = self.curvature(z, y, batch, bar, slots, products, functional)
+        return trees.add(y_direct, by_y), state_bar, by_z
+
+    def tangent(
+        self,
+        pair: tuple[Z, Tree],
+        z_dot: Leaves,
+        slots: Sequence[int],
+        y: Leaves,
+        state: Leaves,
+        y_dot: Leaves,
+        state_dot: Leaves,
+    ) -> tuple[Leaves, Leaves, Leaves, Leaves]:
+        """One step and its derivative along (z_dot, y_dot, state_dot)."""
+        variables, fill = select(pair[0], slots)
+
+        def step(variables: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+            return self.step(fill(variables), y, state, pair[1], functional=True)
+
+        after = torch.func.jvp(step, (variables, y, state), (z_dot, y_dot, state_dot))
+        (y, state), (y_dot, state_dot) = after[0], after[1]
+        return y, state, y_dot, state_dot
+
+
+def scalar(value: Any, what: str) -> Tensor:
+    """A loss's value, if it is one floating-point number."""
+    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
+        return value
+    found = f"a {value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
+    raise ScalarLossError(
+        f"{what} returned {found}; expected one floating-point number: reduce it with .mean() or .sum()."
+    )
+
+
+def gradient(fn: Callable[..., Tensor], args: Leaves, functional: bool) -> Leaves:
+    """The gradient of a scalar function with respect to all its arguments; zero for those it does not use.
+
+    Outside of transforms and compiled code `torch.autograd.grad` is faster and takes any custom autograd function.
+    """
+    if functional:
+        answer: Leaves = torch.func.grad(fn, argnums=tuple(range(len(args))))(*args)
+        return answer
+    with torch.enable_grad():
+        leaves = tuple([t.detach().requires_grad_() for t in args])
+        value = fn(*leaves)
+        if not value.requires_grad:
+            return trees.zeros(args)
+        return torch.autograd.grad(value, leaves, materialize_grads=True)
+
+
+def select(z: Z, slots: Sequence[int]) -> tuple[Leaves, Callable[[Sequence[Tensor]], Z]]:
+    """The leaves of z at `slots`, and the function that puts others in their places."""
+
+    def fill(variables: Sequence[Tensor]) -> Z:
+        filled = list(z)
+        for slot, variable in zip(slots, variables, strict=True):
+            filled[slot] = variable
+        return tuple(filled)
+
+    return tuple(z[slot] for slot in slots), fill
+
+
+def probe_length(y: Leaves, q: Leaves) -> Tensor:
+    """The length e of a central difference along q at y: where truncation (e^2) and rounding (1/e) are about equal.
+
+    In float32 it is 0.01 |y| / |q|.
+    """
+    relative = 2.0 * max([torch.finfo(t.dtype).eps for t in y]) ** (1 / 3)
+    size = trees.norm(y)
+    along = trees.norm(q)
+    length: Tensor = relative * torch.where(size > 0, size, 1.0) / torch.where(along > 0, along, 1.0)
+    return length
+
+
+def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:
+    """(z, batch) of each step."""
+    for z, batch, times in feed:
+        for _ in range(times):
+            yield z, batch
+
+
+def blocks(feed: Feed) -> Iterator[tuple[list[tuple[Z, Tree]], int, int]]:
+    """The path in pieces: (z, batch) for all steps of a piece or for each, its steps (BLOCK or 1), and how often."""
+    pending: list[tuple[Z, Tree]] = []
+    for z, batch, times in feed:
+        if times >= BLOCK:
+            yield [(z, batch)], BLOCK, times // BLOCK
+            if times % BLOCK:
+                yield [(z, batch)], 1, times % BLOCK
+        elif times > 1:
+            yield [(z, batch)], 1, times
+        else:
+            pending.append((z, batch))
+            if len(pending) == BLOCK:
+                yield pending, BLOCK, 1
+                pending = []
+    for pair in pending:
+        yield [pair], 1, 1

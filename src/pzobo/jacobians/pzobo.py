@@ -1,0 +1,49 @@
+"""What is dy/dx by the difference of two paths? PZOBO and PZOBO-S (Algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from pzobo.inner.problem import Inner
+from pzobo.jacobians.directional import At, Directional
+from pzobo.tensors.trees import Leaves
+from pzobo.zeroth_order.directions import Gaussian, Sampler
+from pzobo.zeroth_order.smoothing import Change, check_mu, check_noise, difference, noise_floor
+
+
+@dataclass(frozen=True)
+class PZOBO(Directional):
+    """delta_j = (y^N(x + mu u_j) - y^N(x)) / mu: two optimization paths, no second derivative of anything.
+
+    Args:
+        mu: the length of the perturbation.
+        directions: Q. Each costs one path (two with `antithetic`), run in the backward pass.
+        sampler: how the directions are drawn.
+        shrink: True scales the estimate for least mean squared error, by 1 / (1 + its relative squared error); False is
+            the paper's unbiased one, whose noise is (p + 1) / Q times the signal; a number is taken as it is.
+        at: perturb "x" as in the paper, or "z" = prepare(x, batch), from which autograd carries the answer on to x;
+            "auto" takes the smaller.
+        batching: "loop" runs the paths one by one, "vmap" together, a number that many at a time.
+        antithetic: central differences, (y^N(x + mu u) - y^N(x - mu u)) / 2 mu.
+    """
+
+    mu: float = 0.01
+    directions: int = 1
+    sampler: Sampler = field(default_factory=Gaussian)
+    shrink: bool | float = True
+    at: At = "auto"
+    batching: str | int = "auto"
+    antithetic: bool = False
+
+    def __post_init__(self) -> None:
+        check_mu(self.mu)
+        super().__post_init__()
+
+    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
+        return difference(lambda w: inner.again(w, functional), y, inner.variables, self.mu, self.antithetic)
+
+    def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
+        check_noise(inner.variables, self.mu, self.sampler)
+        return noise_floor(y, self.directions)

@@ -1,0 +1,161 @@
+"""How is a bilevel problem trained from start to end? The outer loop: progress, metrics, checkpoints, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pzobo.errors import OptionError
+from pzobo.options import positive, whole
+from pzobo.outer.identity import identity
+from pzobo.outer.loop import Loop
+from pzobo.outer.objective import Objective, Startable
+from pzobo.outer.state import RunState
+from pzobo.runs.folder import Metrics, RunFolder
+from pzobo.runs.listeners import Row, board, interrupts, obey, summary_writer
+from pzobo.runs.progress import Progress
+from pzobo.runs.randomness import seeded
+from pzobo.tensors.trees import Tree
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a run came to.
+
+    Attributes:
+        x: the outer variables.
+        y: the inner solution at x, for methods that have one.
+        history: the rows of metrics, as in metrics.jsonl.
+        steps: outer steps made.
+        seconds: their time, without evaluation.
+        stopped: "steps", "target" or "seconds".
+    """
+
+    x: Tree
+    y: Tree
+    history: list[Row]
+    steps: int
+    seconds: float
+    stopped: str
+
+
+def fit(
+    problem: Any,
+    method: Startable,
+    steps: int,
+    *,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    lr: float | None = None,
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    evaluate: Callable[[Objective], Mapping[str, float]] | None = None,
+    evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None = None,
+    evaluate_every: int = 10,
+    checkpoint_every: int = 50,
+    target: float | Callable[[Row], bool] | None = None,
+    seconds: float | None = None,
+    save: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    notes: Mapping[str, Any] | None = None,
+    warm_up: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+) -> Fit:
+    """Minimise a problem's outer loss by a method, step by step.
+
+    Row k of the metrics is taken before outer step k: `step`, `seconds` (of the steps so far, without evaluation),
+    `outer_loss`, `hypergradient_norm`, `memory` (the peak during steps, in MB) and, where an evaluation is due,
+    `inner_loss` and what `evaluate` gives. A last row follows the last step.
+
+    A run in a folder can be stopped at any moment, by Ctrl-C, SIGTERM or kill -9; with `resume=True` it goes on from
+    its last checkpoint, and on the same machine ends in the same bits as a run that was never stopped.
+
+    Args:
+        problem: a `Problem`, or what the method's `start` takes.
+        method: a `Method`, or anything with `start(problem, seed) -> Objective`.
+        steps: outer steps in all, those before a resume included.
+        optimizer: called with the tensors of x, and with `lr=` if that is given: a class of torch.optim, or a function.
+        lr: the outer learning rate.
+        scheduler: called with the optimizer, as in `lambda o: torch.optim.lr_scheduler.StepLR(o, 80)`.
+        seed: of everything random in the run; the generators of torch, Python and NumPy are left as they were found.
+        out: the run's folder: config.json, environment.json, metrics.jsonl, checkpoint.pt, result.json.
+        resume: go on with the run that the folder holds, if it holds one.
+        evaluate: metrics of an objective; its own `evaluate()` by default (`Problem.metrics`). What it draws leaves no
+            trace in the run.
+        evaluate_at_end: the same for the last row, where it may take longer; `evaluate` by default.
+        evaluate_every: steps between evaluations; 0 for none but at the end.
+        checkpoint_every: steps between checkpoints; 0 for one at the end, and on Ctrl-C or SIGTERM.
+        target: stop when an evaluated row has an `outer_loss` of at most this, or when this function of it says so.
+        seconds: stop when the steps have taken this long.
+        save: other objects with `state_dict` and `load_state_dict` that belong to the run: modules with buffers, say.
+        config: settings to keep in config.json; a run with others is a different run.
+        notes: more to keep there, that does not make it a different run.
+        warm_up: make one step without a trace before the clock starts, so that it does not count compilation.
+        clock: what `seconds` are measured by; `time.process_time`, the time of the processor, on a busy machine.
+        tensorboard: write the metrics for TensorBoard too, into the folder.
+        progress: a progress bar; by default on a terminal if rich is installed.
+
+    Example:
+        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
+        >>> found = pzobo.fit(problem, method, steps=100, lr=0.05, out="runs/first")
+        >>> found.history[-1]["outer_loss"]
+    """
+    steps = whole("steps", steps)
+    evaluate_every = 0 if evaluate_every == 0 else whole("evaluate_every", evaluate_every)
+    checkpoint_every = 0 if checkpoint_every == 0 else whole("checkpoint_every", checkpoint_every)
+    if seconds is not None:
+        positive("seconds", seconds)
+    if target is not None and not callable(target) and not isinstance(target, (int, float)):
+        raise OptionError(f"target={target!r}: give a number for the outer loss, or a function of a row of metrics.")
+    if out is None and (resume or tensorboard):
+        raise OptionError("resume=True and tensorboard=True need the run's folder: out=...")
+    writer = summary_writer() if tensorboard else None
+    with seeded(seed), contextlib.ExitStack() as stack:
+        objective = method.start(problem, seed)
+        run = RunState(objective, optimizer, lr, scheduler, save or {})
+        folder = state = None
+        if out is not None:
+            who = identity(problem, method, run.optimizer, run.scheduler, seed, config or {})
+            kept = {**(config or {}), **(notes or {})}
+            folder = stack.enter_context(RunFolder(out, who, kept, resume))
+            state = folder.load()
+        if state is not None:
+            if state["step"] > steps:
+                raise OptionError(
+                    f"steps={steps}: the run in {folder.path if folder else out} has made {state['step']} already; "
+                    "give at least as many."
+                )
+            run.restore(state)
+        path, size = (None, 0) if folder is None else (folder.metrics, state["metrics"] if state else 0)
+        rows = stack.enter_context(Metrics(path, size))
+        if warm_up and run.step < steps:
+            run.rehearse()
+        loop = Loop(
+            run, rows, folder, evaluate, evaluate_at_end, evaluate_every, checkpoint_every, target, seconds, clock
+        )
+        loop.restore(state["pending"] if state else None)
+        bar = stack.enter_context(Progress(steps, run.step, progress))
+        write = stack.enter_context(board(writer, folder, rows.rows))
+        interrupted = stack.enter_context(interrupts())
+        try:
+            if folder is not None:
+                folder.clear_result()
+            stopped = loop.go(steps, (bar.show, write), interrupted)
+        except Exception as error:
+            if folder is not None:
+                with contextlib.suppress(OSError):
+                    folder.result(stopped="failed", error=str(error), steps=run.step, seconds=run.seconds)
+            raise
+        if folder is not None:
+            folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds)
+        obey(interrupted)
+    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped)

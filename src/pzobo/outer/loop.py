@@ -1,0 +1,190 @@
+"""How does a run go from step to step? Loss, metrics, a reason to stop, the optimizer's step, a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pzobo.errors import NonFiniteError, OptionError, RequirementError
+from pzobo.inner.step import scalar
+from pzobo.outer.objective import Objective
+from pzobo.outer.state import RunState
+from pzobo.runs.folder import Metrics, RunFolder
+from pzobo.runs.listeners import Listener, Row, obey
+from pzobo.runs.memory import Peak
+from pzobo.tensors import trees
+from pzobo.tensors.trees import Tree
+
+_OURS = ("step", "seconds", "outer_loss", "hypergradient_norm", "memory")
+
+
+class Loop:
+    """The outer loop over a run.
+
+    A row of metrics belongs to the x before its step. So a run that stops at a target has a row whose step is not made
+    yet; it is `pending`, with its gradients, and goes into the checkpoint: a longer run makes that very step.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        rows: Metrics,
+        folder: RunFolder | None,
+        evaluate: Callable[[Objective], Mapping[str, float]] | None,
+        evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None,
+        evaluate_every: int,
+        checkpoint_every: int,
+        target: float | Callable[[Row], bool] | None,
+        seconds: float | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.run, self.rows, self.folder = run, rows, folder
+        self.evaluate = evaluate or (lambda objective: objective.evaluate())
+        self.evaluate_at_end = evaluate_at_end or self.evaluate
+        self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
+        self.target, self.limit = target, math.inf if seconds is None else seconds
+        self.clock = clock
+        self.peak = Peak(run.device)
+        self.pending: dict[str, Any] | None = None
+        self.changed = False
+        self.y: Tree = None
+
+    def go(self, steps: int, listeners: Sequence[Listener], interrupted: list[int]) -> str:
+        """Step until there is a reason to stop, and say which."""
+        run = self.run
+        while run.step < steps:
+            if self.pending is None:
+                self.look(listeners)
+            stopped = self.reason()
+            if stopped is not None:
+                self.save()
+                self.y = getattr(run.objective, "y", None)
+                return stopped
+            self.advance()
+            if interrupted or (self.checkpoint_every and run.step % self.checkpoint_every == 0):
+                self.save()
+            obey(interrupted)
+        self.save()
+        return self.last(listeners)
+
+    def look(self, listeners: Sequence[Listener]) -> None:
+        """The loss at x, its hypergradient, and a row about them."""
+        run = self.run
+        with self.peak:
+            began = self.clock()
+            loss = scalar(run.objective.loss(), "The outer loss")
+            if not loss.requires_grad:
+                raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
+            run.clear()
+            loss.backward()
+            self.wait()
+            taken = self.clock() - began
+        row = self.row(float(loss.detach()))
+        row["hypergradient_norm"] = self.norm()
+        over = run.seconds >= self.limit
+        if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
+            self.measure(row, self.evaluate_at_end if over else self.evaluate)
+        self.tell(row, listeners)
+        self.pending, self.changed = {"row": row, "taken": taken}, True
+
+    def reason(self) -> str | None:
+        """Why to stop at the pending row, if there is a reason."""
+        row = self.pending["row"] if self.pending is not None else {}
+        if row["seconds"] >= self.limit:
+            return "seconds"
+        return "target" if "inner_loss" in row and self.reached(row) else None
+
+    def advance(self) -> None:
+        """Make the step of the pending row."""
+        run, pending = self.run, self.pending
+        assert pending is not None
+        with self.peak:
+            began = self.clock()
+            run.advance(pending["row"]["outer_loss"])
+            self.wait()
+            run.seconds += pending["taken"] + self.clock() - began
+        self.pending, self.changed = None, True
+
+    def last(self, listeners: Sequence[Listener]) -> str:
+        """The row after the last step. It leaves no trace, so that a longer run can go on from here."""
+        run = self.run
+        # A finished run that is resumed has this row already.
+        row = next((r for r in self.rows.after if r["step"] == run.step and r["hypergradient_norm"] is None), None)
+        with run.no_trace():
+            run.clear()
+            loss = float(run.objective.loss().detach())
+            self.y = getattr(run.objective, "y", None)
+            if row is None:
+                row = self.row(loss)
+                self.measure(row, self.evaluate_at_end)
+        self.tell(row, listeners)
+        return "target" if self.reached(row) else "steps"
+
+    def row(self, loss: float) -> Row:
+        if not math.isfinite(loss):
+            raise NonFiniteError(
+                f"The outer loss is {loss} at outer step {self.run.step}: the outer steps may be too long; try a "
+                "smaller outer learning rate."
+            )
+        values = (self.run.step, self.run.seconds, loss, None, self.peak.megabytes)
+        return dict(zip(_OURS, values, strict=True))
+
+    def norm(self) -> float:
+        """The norm of the hypergradient."""
+        gradients = [g for g in self.run.gradients if g is not None]
+        if not trees.is_finite(gradients):
+            raise NonFiniteError(
+                f"The hypergradient holds NaN or infinity at outer step {self.run.step}, although the outer loss does "
+                "not: look at the outer loss near this x, or try a smaller outer learning rate."
+            )
+        return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
+
+    def measure(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> None:
+        with self.run.no_trace(), torch.no_grad():
+            row["inner_loss"] = _number("inner_loss", self.run.objective.inner_loss())
+            found = evaluate(self.run.objective)
+        for key, value in found.items():
+            if key in _OURS:
+                raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")
+            row[key] = _number(key, value)
+
+    def tell(self, row: Row, listeners: Sequence[Listener]) -> None:
+        self.rows.add(row)
+        for listener in listeners:
+            listener(row)
+
+    def reached(self, row: Row) -> bool:
+        if self.target is None:
+            return False
+        if callable(self.target):
+            return bool(self.target(row))
+        return bool(row["outer_loss"] <= self.target)
+
+    def save(self) -> None:
+        """Write a checkpoint, if anything changed since the last."""
+        if self.folder is None or not self.changed:
+            return
+        pending = self.pending and {**self.pending, "gradients": self.run.gradients}
+        self.folder.save({**self.run.state(), "pending": pending, "metrics": self.rows.size()})
+        self.changed = False
+
+    def restore(self, pending: dict[str, Any] | None) -> None:
+        """Take up the row whose step was not made."""
+        if pending is not None:
+            self.run.gradients = pending["gradients"]
+            self.pending = {"row": pending["row"], "taken": pending["taken"]}
+
+    def wait(self) -> None:
+        if self.run.device.type == "cuda":
+            torch.cuda.synchronize(self.run.device)
+
+
+def _number(key: str, value: Any) -> Any:
+    """A metric as a number of Python's."""
+    try:
+        return value if value is None or isinstance(value, int) else float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"evaluate returned {key!r} as a {type(value).__name__}; expected one number.") from error

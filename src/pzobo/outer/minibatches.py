@@ -1,0 +1,60 @@
+"""Which rows come next? Minibatches in an order that is a pure function of a seed and a position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+from pzobo.errors import BatchError
+from pzobo.options import whole
+from pzobo.tensors.sparse import SparseMatrix
+from pzobo.tensors.trees import Tree
+
+_MIX = 1_000_003
+
+
+class Minibatches:
+    """Batches of `size` rows of a tree of tensors, epoch after epoch, each a new permutation.
+
+    Batch number k depends on (seed, k) alone, so a checkpoint needs no more than the number. What an epoch leaves over
+    after its last whole batch is skipped.
+
+    Args:
+        data: a tree of tensors (or SparseMatrix) with the same number of rows.
+        size: rows of a batch.
+        seed: of the permutations.
+    """
+
+    def __init__(self, data: Tree, size: int, seed: int = 0) -> None:
+        leaves: list[Any] = optree.tree_leaves(data)
+        counts = {len(leaf) if isinstance(leaf, Tensor) and leaf.ndim else -1 for leaf in leaves}
+        if len(counts) != 1 or -1 in counts:
+            raise BatchError(
+                f"Minibatches need tensors with the same number of rows; found {sorted(counts - {-1})}. "
+                "Without a batch size the data is given to the loss as it is."
+            )
+        (self.rows,) = counts
+        self.data, self.size, self.seed = data, whole("batch size", size), seed
+        if self.size > self.rows:
+            raise BatchError(f"A batch of {size} rows was asked of data with {self.rows}; use at most that many.")
+        self.device = leaves[0].device
+        self.position = 0
+        self._epoch: tuple[int, Tensor] | None = None
+
+    def next(self) -> Tree:
+        """The next batch."""
+        epoch, place = divmod(self.position, self.rows // self.size)
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = torch.Generator().manual_seed((self.seed * _MIX + epoch) % 2**63)
+            self._epoch = epoch, torch.randperm(self.rows, generator=generator).to(self.device)
+        self.position += 1
+        index = self._epoch[1][place * self.size : (place + 1) * self.size]
+        return optree.tree_map(lambda t: rows(t, index), self.data)
+
+
+def rows(data: Tensor, index: Tensor) -> Tensor:
+    """Some rows of a tensor, dense or sparse."""
+    return data.rows(index) if isinstance(data, SparseMatrix) else data[index]

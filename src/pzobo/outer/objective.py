@@ -1,0 +1,50 @@
+"""What does an outer loop drive? An objective: outer variables, a loss with their hypergradient, and a state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from pzobo.tensors.trees import Tree
+
+
+class Objective(ABC):
+    """What `fit` minimises. A method makes it from a problem; it owns the data order and everything random.
+
+    Attributes:
+        x: the outer variables, a tree whose tensors are changed in place by an optimizer.
+    """
+
+    x: Tree
+
+    @abstractmethod
+    def loss(self) -> Tensor:
+        """The outer loss of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
+
+    def inner_loss(self) -> float | None:
+        """The inner loss where the last path ended, if there is one."""
+        return None
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics at the present x and the last inner solution, without a trace in any state."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes from step to step besides x: streams of random numbers, warm starts, positions in data.
+
+        Tensors, numbers, strings, lists and dicts of them, so that a checkpoint holds no code.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most objectives have no state)
+        """Go on where `state_dict` was taken."""
+
+
+class Startable(Protocol):
+    """A method: a solver with a Jacobian (`pzobo.Method`), or a learner of `pzobo.meta`."""
+
+    def start(self, problem: Any, seed: int = 0) -> Objective:
+        """The objective of a problem; all its random numbers follow from the seed."""
+        ...

@@ -1,0 +1,76 @@
+"""What is a bilevel problem? Two losses, where they start, their data, and what is known of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import optree
+import torch
+from torch import Tensor
+
+from pzobo.argmin import Argmin
+from pzobo.jacobians.base import Jacobian
+from pzobo.solvers import Solver
+from pzobo.tensors.trees import Tree
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y), as `outer_loss(x, y, val)` and `loss(z, y, train)`.
+
+    Args:
+        loss: g as `loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
+        outer_loss: f as `outer_loss(x, y, batch) -> scalar`.
+        x0: where the outer variables start.
+        y0: where the inner variables start.
+        train: the batch that g gets.
+        val: the batch that f gets.
+        prepare: as in `Argmin`.
+        hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
+        solution: y* as a differentiable function of (z, train), where there is a formula.
+    """
+
+    loss: Callable[[Any, Any, Any], Tensor]
+    outer_loss: Callable[[Any, Any, Any], Tensor]
+    x0: Tree
+    y0: Tree
+    train: Tree = None
+    val: Tree = None
+    prepare: Callable[[Any, Any], Any] | None = None
+    hypergradient: Callable[[Any], Any] | None = None
+    solution: Callable[[Any, Any], Any] | None = None
+
+    def argmin(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Argmin:
+        """The inner problem as a differentiable function."""
+        return Argmin(self.loss, solver=solver, jacobian=jacobian, prepare=self.prepare, **options)
+
+    def objective(self, argmin: Argmin, x: Tree, y0: Tree = None) -> Tensor:
+        """f(x, y^N(x)): call `.backward()` on it for the hypergradient."""
+        y = argmin(x, self.y0 if y0 is None else y0, self.train)
+        return self.outer_loss(x, y, self.val)
+
+    def start(self) -> Tree:
+        """A fresh copy of x0 whose tensors need gradients: those that do in x0, or all if none does there.
+
+        Tied tensors stay tied.
+        """
+        leaves: list[Any] = [t for t in optree.tree_leaves(self.x0) if isinstance(t, Tensor)]
+        chosen = [t for t in leaves if t.requires_grad] or [t for t in leaves if t.is_floating_point()]
+        wanted = {id(t) for t in chosen}
+        made = {id(t): t.detach().clone().requires_grad_(id(t) in wanted) for t in leaves}
+        return optree.tree_map(lambda t: made.get(id(t), t), self.x0)
+
+    def metrics(self, x: Tree, y: Tree) -> dict[str, float]:
+        """What else is worth knowing at (x, y), for evaluations: f on all the validation data."""
+        return {"val_loss": float(self.outer_loss(x, y, self.val))}
+
+    def to(self, device: str | torch.device) -> Self:
+        """The same problem with all its tensors on another device."""
+
+        def move(value: Any) -> Any:
+            return optree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, value)
+
+        trees = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: move(tree) for name, tree in trees.items() if not callable(tree)})

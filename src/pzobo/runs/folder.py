@@ -1,0 +1,289 @@
+"""What is in a run's folder? config.json, environment.json, metrics.jsonl, checkpoint.pt and at its end result.json."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import torch
+
+from pzobo.runs.environment import environment
+from pzobo.errors import CheckpointError, RunFolderError
+from pzobo.runs.randomness import scalar_types
+
+FORMAT = 1
+_MADE_BY = "pzobo"
+
+
+class RunFolder:
+    """The files of one run. `identity` says which run it is: another one in the same folder is refused.
+
+    Only one process at a time may be in it, from here to the end of a `with` block; a process that dies lets go of it.
+
+    Args:
+        path: the folder; it is made if it is not there.
+        identity: what makes the run what it is, as JSON.
+        config: anything else worth keeping, as JSON.
+        resume: go on with what is there, if there is anything.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], identity: dict[str, Any], config: Mapping[str, Any], resume: bool):
+        self.path = Path(path)
+        self.metrics, self.checkpoint = self.path / "metrics.jsonl", self.path / "checkpoint.pt"
+        self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        self._loads = False
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own.")
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path)
+        try:
+            self._enter(config, resume)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _enter(self, config: Mapping[str, Any], resume: bool) -> None:
+        """Begin a run here, or find that the one that is here may go on."""
+        file, machine = self.path / "config.json", self.path / "environment.json"
+        others = [p.name for p in (machine, self.metrics, self.checkpoint, self.path / "result.json") if p.exists()]
+        if not file.exists() and others:
+            raise RunFolderError(
+                f"{self.path} holds {' and '.join(others)} but no config.json, so whose they are is not known. "
+                "Choose another folder, or remove them."
+            )
+        if file.exists():
+            try:
+                found = json.loads(file.read_text(encoding="utf-8"))["identity"]
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                raise RunFolderError(
+                    f"{file} is not the config.json of a run ({error}); choose another folder."
+                ) from error
+            # A run that ended before its first row has left nothing that could be lost.
+            begun = self.checkpoint.exists() or (self.metrics.exists() and self.metrics.stat().st_size > 0)
+            if begun and found != self.identity:
+                raise RunFolderError(
+                    f"{self.path} holds a different run: {_difference(found, self.identity)}. Choose another folder, "
+                    "or remove it."
+                )
+            if begun and not resume:
+                raise RunFolderError(
+                    f"{self.path} holds this run already. Go on with it by resume=True (--resume on the command line), "
+                    "choose another folder, or remove it."
+                )
+        else:
+            begun = False
+        for left in self.path.glob(".*.new"):  # half-written by a process that was killed
+            left.unlink(missing_ok=True)
+        if not begun:
+            told = {"format": FORMAT, "identity": self.identity, "config": dict(config)}
+            write(file, json.dumps(told, indent=2, default=str))
+        if not begun or not machine.exists():
+            write(machine, json.dumps(environment(), indent=2))
+
+    def load(self) -> dict[str, Any] | None:
+        """The checkpoint, or None if there is none yet. The file is only read."""
+        if not self.checkpoint.exists():
+            return None
+        advice = f"It is left as it was: restore {self.checkpoint} from a copy, or remove it to start this run anew."
+        try:
+            state = _read(io.BytesIO(self.checkpoint.read_bytes()))
+        except Exception as error:  # random bytes raise almost anything
+            raise CheckpointError(
+                f"The checkpoint is damaged, or not a checkpoint ({_why(error)}). {advice}"
+            ) from error
+        if not isinstance(state, dict) or state.get("made_by") != _MADE_BY:
+            raise CheckpointError(f"The checkpoint was not written by pzobo.fit. {advice}")
+        if state.get("format") != FORMAT:
+            raise CheckpointError(f"The checkpoint has format {state.get('format')}, expected {FORMAT}. {advice}")
+        if state.get("identity") != self.identity:
+            different = _difference(state.get("identity"), self.identity)
+            raise CheckpointError(f"The checkpoint belongs to a different run: {different}. {advice}")
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write the checkpoint: at any moment the old or the new one is there, whole."""
+        buffer = io.BytesIO()
+        try:
+            torch.save({"made_by": _MADE_BY, "format": FORMAT, "identity": self.identity, **state}, buffer)
+            if not self._loads:  # better now than when it is needed
+                _read(buffer)
+                self._loads = True
+        except Exception as error:
+            raise CheckpointError(
+                f"The state of this run cannot be kept in a file that holds no code ({_why(error)}). A "
+                "state_dict may hold tensors, numbers, strings, lists and dicts of them: look at those of the "
+                "optimizer, of the scheduler, and in save=."
+            ) from error
+        with writing(self.checkpoint):
+            _replace(self.checkpoint, buffer.getbuffer())
+
+    def result(self, **found: Any) -> None:
+        """Say how the run ended."""
+        write(self.path / "result.json", json.dumps(found, indent=2))
+
+    def clear_result(self) -> None:
+        """The run goes on: it has not ended."""
+        with writing(self.path):
+            (self.path / "result.json").unlink(missing_ok=True)
+
+
+class Metrics:
+    """Rows of numbers, appended to a file as they come (or only kept, without a file).
+
+    Args:
+        path: the file, if there is one.
+        size: bytes of it to go on from.
+
+    Attributes:
+        rows: the rows up to there, and those added.
+        after: the rows that were there after it.
+    """
+
+    def __init__(self, path: Path | None, size: int = 0) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.after: list[dict[str, Any]] = []
+        self._file = None
+        if path is None:
+            return
+        self._path = path
+        with writing(path):
+            text = path.read_bytes() if path.exists() else b""
+            try:
+                if len(text) < size:
+                    raise ValueError(f"{len(text)} bytes where {size} were written")
+                self.rows = [json.loads(line) for line in text[:size].splitlines()]
+            except ValueError as error:
+                raise RunFolderError(
+                    f"{path} was changed since the checkpoint ({error}): restore it from a copy, or remove both to "
+                    "start this run anew."
+                ) from error
+            for line in text[size:].splitlines():
+                with contextlib.suppress(ValueError):  # a process that is killed may leave half a line
+                    self.after.append(json.loads(line))
+            path.touch()
+            os.truncate(path, size)
+            self._file = path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, row: dict[str, Any]) -> None:
+        clean = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()}
+        self.rows.append(clean)
+        if self._file is not None:
+            with writing(self._path):
+                self._file.write(json.dumps(clean) + "\n")
+                self._file.flush()
+
+    def size(self) -> int:
+        """Bytes so far, on the disk."""
+        if self._file is None:
+            return 0
+        with writing(self._path):
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a text file in one move."""
+    with writing(path):
+        _replace(path, (text + "\n").encode())
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the disk refuses, as a sentence."""
+    try:
+        yield
+    except RunFolderError:
+        raise
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} could not be written ({error.strerror or error}). Make room, or choose another folder; what was "
+            "written before is still there."
+        ) from error
+
+
+def _replace(path: Path, content: bytes | memoryview) -> None:
+    """Either the old file or the new one is there, whole, whenever the process or the machine stops."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _read(file: BinaryIO) -> Any:
+    """What a checkpoint holds; nothing in it is run. Torch itself does not look at the checksums."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged} is wrong")
+    file.seek(0)
+    with torch.serialization.safe_globals(scalar_types()):
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file, in one line."""
+    found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    if found:
+        return f"it holds {found[1]}, which only code could load"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
+def _lock(folder: Path) -> int | None:
+    """Take the folder for this process as long as it lives, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise RunFolderError(
+            f"{folder} is in use by a run that is not over; choose another folder, or wait."
+        ) from error
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    return handle
+
+
+def _difference(found: Any, wanted: Any) -> str:
+    """The first few settings that differ."""
+    if not isinstance(found, dict):
+        return "its config.json has another form"
+    keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
+    return "; ".join(
+        f"{key} is {str(found.get(key))[:80]} there and {str(wanted.get(key))[:80]} here" for key in keys[:3]
+    )

@@ -1,0 +1,52 @@
+"""Does the theory hold? Every statement measured on grids, with slopes, verdicts and how loose each bound is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from pzobo.theory import sweeps, sweeps_stochastic
+from pzobo.theory.sweep_records import Sweep, Verification
+from pzobo.theory.sweeps import Grid
+
+Check = Callable[[str, Grid], Sweep | Sequence[Sweep]]
+
+CHECKS: dict[str, Check] = {
+    "Q": sweeps.against_Q,
+    "p": lambda name, grid: sweeps.against_size(name, grid, "p"),
+    "d": lambda name, grid: sweeps.against_size(name, grid, "d"),
+    "N": sweeps.against_N,
+    "mu": sweeps.against_mu,
+    "K": sweeps.against_K,
+    "Lipschitz": sweeps.lipschitz,
+    "S": sweeps_stochastic.against_S,
+    "D_f": sweeps_stochastic.against_D_f,
+    "K, stochastic": sweeps_stochastic.against_K,
+}
+
+
+def verify(
+    grid: Grid | None = None,
+    *,
+    checks: Sequence[str] | None = None,
+    problems: Sequence[str] = ("quadratic", "logistic"),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Verification:
+    """Measure what the bounds are about, and compare.
+
+    Args:
+        grid: what to measure; `Grid.quick()` for a first look.
+        checks: some of CHECKS by name; all by default.
+        progress: is told what comes next.
+    """
+    grid = Grid() if grid is None else grid
+    start = time.perf_counter()
+
+    def run() -> Iterator[Sweep]:
+        for name in CHECKS if checks is None else checks:
+            for problem in problems:
+                progress(f"{name} on the {problem} problem")
+                found = CHECKS[name](problem, grid)
+                yield from [found] if isinstance(found, Sweep) else found
+
+    return Verification(tuple(run()), time.perf_counter() - start)

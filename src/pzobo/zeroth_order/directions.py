@@ -1,0 +1,205 @@
+"""Where do the perturbed paths go? Samplers of directions u with E[u u^T] = I, and how noisy each is.
+
+A sampler draws one key for each call from its stream; direction j of the call is a pure function of (key, j). So a
+direction can be made again in the backward pass instead of being kept, and the batching does not change it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.errors import OptionError
+from pzobo.tensors import trees
+
+_MIX = 0x9E3779B97F4A7C15
+
+
+def _seeded(key: int, stream: int, device: torch.device) -> torch.Generator:
+    """A generator for one of the streams that belong to a key (splitmix64, so that neighbours are unrelated)."""
+    z = (key + (stream + 1) * _MIX) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return torch.Generator(device).manual_seed((z ^ (z >> 31)) & 0x7FFFFFFFFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The space that directions live in: the sizes of its tensors, and where and how precisely numbers are drawn."""
+
+    sizes: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, variables: Sequence[Tensor]) -> Space:
+        return cls(tuple(v.numel() for v in variables), variables[0].device, trees.accumulator(variables))
+
+    @property
+    def dim(self) -> int:
+        """p, the number of outer variables."""
+        return sum(self.sizes)
+
+    def empty(self) -> Tensor:
+        return torch.empty(self.dim, device=self.device, dtype=self.dtype)
+
+    def split(self, flat: Tensor, like: Sequence[Tensor]) -> trees.Leaves:
+        """A vector of this space as tensors like those it was made from (leading batch dimensions are kept)."""
+        batch = flat.shape[:-1]
+        parts = flat.split(self.sizes, dim=-1) if len(self.sizes) > 1 else (flat,)
+        return tuple(part.reshape(batch + v.shape).to(v.device) for part, v in zip(parts, like, strict=True))
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`."""
+
+    seed: int | None = None
+    generator: torch.Generator | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and self.generator is not None:
+            raise OptionError(f"{type(self).__name__} got both seed= and generator=; give one of them.")
+        if self.seed is not None:
+            object.__setattr__(self, "generator", torch.Generator().manual_seed(self.seed))
+
+    def key(self) -> int:
+        """The key of the next call: all its randomness."""
+        device = "cpu" if self.generator is None else self.generator.device
+        return int(torch.randint(2**63 - 1, (), generator=self.generator, device=device))
+
+    def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
+        """Direction j of `count`, as one flat vector of the space."""
+        return self.sample(_seeded(key, j, space.device), space)
+
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        """One direction, independent of the others."""
+        raise OptionError(f"{type(self).__name__} defines neither sample() nor draw().")
+
+    def length(self, sizes: Sequence[int]) -> float:
+        """The root mean square length of a direction for tensors of these sizes."""
+        return math.sqrt(sum(sizes))
+
+    def relative_error(self, p: int, count: int) -> float:
+        """E|estimate - J^T v|^2 / |J^T v|^2 of the unbiased estimate from `count` directions, for a linear response."""
+        return (p - 1) / count
+
+    def shrinkage(self, p: int, count: int) -> float:
+        """The factor of least mean squared error, 1 / (1 + relative_error)."""
+        return 1.0 / (1.0 + self.relative_error(p, count))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, for a checkpoint (empty without a stream of its own)."""
+        return {} if self.generator is None else {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        if ("generator" in state) != (self.generator is not None):
+            raise OptionError(
+                f"The checkpoint and this {type(self).__name__} do not agree on having a stream of their own: "
+                "construct the sampler with seed= or generator= exactly if the saved one was."
+            )
+        if self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+
+@dataclass(frozen=True)
+class Gaussian(Sampler):
+    """u ~ N(0, I), as in Eq. 4 of the paper. Relative squared error (p + 1) / Q."""
+
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        return space.empty().normal_(generator=generator)
+
+    def relative_error(self, p: int, count: int) -> float:
+        return (p + 1) / count
+
+
+@dataclass(frozen=True)
+class Sphere(Sampler):
+    """u uniform on the sphere of radius sqrt(p). Relative squared error (p - 1) / Q."""
+
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        u = space.empty().normal_(generator=generator)
+        return u.mul_(math.sqrt(space.dim) / torch.linalg.vector_norm(u))
+
+
+@dataclass(frozen=True)
+class Rademacher(Sampler):
+    """u of independent signs. Relative squared error (p - 1) / Q."""
+
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        return space.empty().bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+
+
+class _Basis(Sampler):
+    """Vectors of an orthogonal basis, of length sqrt(p), without replacement; a new basis every p of them."""
+
+    def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
+        basis, position = divmod(j, space.dim)
+        generator = _seeded(key, basis, space.device)
+        index = torch.randperm(space.dim, generator=generator, device=space.device)[position]
+        return self.vector(index, generator, space)
+
+    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
+        raise OptionError(f"{type(self).__name__} does not define vector().")
+
+    def relative_error(self, p: int, count: int) -> float:
+        rest = count % p
+        return rest * (p - rest) / count**2
+
+
+@dataclass(frozen=True)
+class Orthogonal(_Basis):
+    """Orthogonal directions of length sqrt(p): rows of a cosine transform with random signs, drawn without replacement.
+
+    Relative squared error p / Q - 1 for Q <= p; exact for a linear response at Q = p. Each row is computed from its
+    number, so Q orthogonal directions never need Q copies of x, nor a factorisation.
+    """
+
+    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
+        p = space.dim
+        signs = space.empty().bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+        # (2i + 1) k mod 4p is exact in integers; the angle then keeps full precision however large p is.
+        phase = torch.arange(1, 2 * p, 2, device=space.device).mul_(index).remainder_(4 * p)
+        row = phase.to(space.dtype).mul_(math.pi / (2 * p)).cos_()
+        return row.mul_(signs).mul_(torch.where(index == 0, 1.0, 2.0).to(space.dtype).sqrt_())
+
+
+@dataclass(frozen=True)
+class Coordinate(_Basis):
+    """sqrt(p) e_i for random coordinates i, without replacement: finite differences.
+
+    Relative squared error p / Q - 1 for Q <= p.
+    """
+
+    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
+        return space.empty().zero_().index_fill_(0, index.view(1), math.sqrt(space.dim))
+
+
+@dataclass(frozen=True)
+class UnitPerTensor(Sampler):
+    """The authors' code: a Gaussian direction, each tensor's part divided by its norm and not scaled back.
+
+    The estimate of tensor i is J_i^T v / p_i in expectation: a shrinkage already, so `shrink=True` adds none.
+    """
+
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        u = space.empty().normal_(generator=generator)
+        for part in u.split(space.sizes):
+            part.div_(torch.linalg.vector_norm(part))
+        return u
+
+    def length(self, sizes: Sequence[int]) -> float:
+        return math.sqrt(len(sizes))
+
+    def relative_error(self, p: int, count: int) -> float:
+        """For one tensor of p elements: the bias (1 - 1/p)^2 and the variance of a mean of `count`."""
+        return (1 - 1 / p) ** 2 + (1 / p - 1 / p**2) / count
+
+    def shrinkage(self, p: int, count: int) -> float:
+        return 1.0

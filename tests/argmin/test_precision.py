@@ -1,0 +1,124 @@
+"""What do half precisions, mixed ones and autocast change? Nothing but rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pzobo
+from pzobo.zeroth_order.directions import Space
+from tests.helpers import (
+    leaf,
+    make,
+    normal,
+    relative_error,
+)
+
+# Precision
+
+
+def test_autocast_around_the_forward_pass_alone() -> None:
+    """Perturbed paths run in the backward pass, outside of autocast, and still under the autocast of the forward."""
+    A, x0 = normal(8, 6, dtype=torch.float32), normal(6, dtype=torch.float32)
+    kinds = []
+
+    def loss(x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+        product = batch @ (x * y).unsqueeze(1)
+        kinds.append(product.dtype)
+        return (product.float() - 1).square().mean() + 0.1 * y.square().sum()
+
+    def gradient(autocast: bool, jacobian: Any) -> Tensor:
+        x = x0.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = make(jacobian, loss)(x, torch.zeros(6), A)
+        assert y.dtype == torch.float32
+        y.sum().backward()
+        assert x.grad.dtype == torch.float32
+        return x.grad
+
+    for jacobian in (
+        lambda: pzobo.PZOBO(0.3, 6, pzobo.Orthogonal(seed=0), antithetic=True),
+        lambda: pzobo.PZOBO(0.3, 12, pzobo.Orthogonal(seed=0), antithetic=True, batching="vmap"),
+        pzobo.Unrolled,
+    ):
+        kinds.clear()
+        mixed = gradient(True, jacobian())
+        assert set(kinds) == {torch.bfloat16}
+        assert relative_error(mixed, gradient(False, jacobian())) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_path_differences_of_half_precision_are_accumulated_in_float32(dtype: torch.dtype) -> None:
+    """y^1 = x exactly, so all the rounding there is, is in the estimate: <delta, v> has 5000 terms."""
+    p, mu = 5000, 0.25
+    x0 = normal(p, dtype=torch.float32).to(dtype)
+    v = normal(p, seed=1, dtype=torch.float32).to(dtype)
+    sampler = pzobo.Gaussian(seed=3)
+    x = x0.clone().requires_grad_()
+    argmin = pzobo.Argmin(
+        lambda x, y, batch: 0.5 * (y - x).square().sum(dtype=torch.float32),
+        solver=pzobo.GD(1.0, 1),
+        jacobian=pzobo.PZOBO(mu, 1, sampler, shrink=False),
+    )
+    y = argmin(x, torch.zeros(p, dtype=dtype))
+    assert y.dtype == dtype
+    assert torch.equal(y.detach(), x0)
+    found = torch.autograd.grad(y, x, v)[0]
+    assert found.dtype == dtype
+    other = pzobo.Gaussian(seed=3)
+    u = other.draw(other.key(), 0, 1, Space.of([x0]))
+    assert u.dtype == torch.float32
+    delta = ((x0 + mu * u).to(dtype).float() - x0.float()) / mu
+    expected = torch.dot(delta, v.float()) * u
+    assert relative_error(found.float(), expected) < torch.finfo(dtype).eps
+    exact = torch.dot(u, v.float()) * u
+    assert relative_error(found.float(), exact) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "jacobian",
+    [
+        pzobo.PZOBO(0.5, 6, pzobo.Orthogonal(seed=0), antithetic=True),
+        pzobo.Unrolled(),
+        pzobo.Unrolled(products="difference"),
+        pzobo.Implicit(pzobo.CG(6, tol=1e-2)),
+        pzobo.Implicit(pzobo.CG(6, tol=1e-2), products="difference"),
+        pzobo.Nudged(0.5, 30),
+    ],
+    ids=["pzobo", "unrolled", "unrolled, difference", "implicit", "implicit, difference", "nudged"],
+)
+def test_half_precision_is_near_a_float32_run(jacobian: Any, dtype: torch.dtype) -> None:
+    x0, v = normal(6, dtype=dtype), normal(6, seed=1, dtype=dtype)
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        x = x0.to(dtype).requires_grad_()
+        argmin = pzobo.Argmin(
+            lambda x, y, batch: (y - x).square().sum() + 0.5 * y.square().sum(),
+            solver=pzobo.GD(0.25, 20),
+            jacobian=jacobian,
+        )
+        y = argmin(x, torch.zeros(6, dtype=dtype))
+        return torch.autograd.grad(y, x, v.to(dtype))[0].float()
+
+    reference = gradient(torch.float32)
+    torch.testing.assert_close(reference, v.float() * 2 / 3, rtol=1e-3, atol=1e-3)
+    assert relative_error(gradient(dtype), reference) < 0.05
+
+
+def test_tensors_of_several_precisions_at_once() -> None:
+    x = {"a": leaf(3), "b": leaf(3, seed=1, dtype=torch.float32), "c": leaf(3, seed=2, dtype=torch.bfloat16)}
+    y0 = [torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float32)]
+
+    def loss(x: Any, y: Any, batch: None) -> Tensor:
+        return 0.5 * (y[0] - x["a"]).square().sum() + 0.5 * (y[1] - x["b"] - x["c"]).square().sum()
+
+    argmin = pzobo.Argmin(loss, solver=pzobo.GD(1.0, 1), jacobian=pzobo.PZOBO(0.5, 9, pzobo.Orthogonal(seed=0)))
+    y = argmin(x, y0)
+    (y[0].sum() + y[1].sum()).backward()
+    for name, t in x.items():
+        assert t.grad.dtype == t.dtype
+        torch.testing.assert_close(t.grad.double(), torch.ones(3, dtype=torch.float64), rtol=0.02, atol=0.02, msg=name)

@@ -1,0 +1,156 @@
+"""Is a method's objective what the solver, the Jacobian and the batches say, written by hand?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pzobo
+from pzobo.errors import OptionError, StructureError
+from pzobo.outer.minibatches import Minibatches
+from tests.helpers import normal
+
+GD = pzobo.GD(0.05, 4)
+SEED = 7
+
+
+def inner(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+    rows, labels = batch
+    return (rows @ y - labels).square().mean() + (x.exp() * y.square()).mean()
+
+
+def outer(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+    rows, labels = batch
+    return (rows @ y - labels).square().mean() + 0.01 * x.square().sum()
+
+
+ROWS, LABELS = normal(40, 5), normal(40, seed=1)
+ZERO = torch.zeros(5, dtype=torch.float64)
+PROBLEM = pzobo.Problem(inner, outer, ZERO, ZERO, (ROWS[:20], LABELS[:20]), (ROWS[20:], LABELS[20:]))
+
+
+def steps(method: pzobo.Method, count: int = 3) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Loss, hypergradient and y of some steps of plain gradient descent on x."""
+    objective = method.start(PROBLEM, SEED)
+    found = []
+    for _ in range(count):
+        loss = objective.loss()
+        (gradient,) = torch.autograd.grad(loss, objective.x)
+        found.append((loss.detach(), gradient, objective.y))
+        with torch.no_grad():
+            objective.x -= gradient
+    return found
+
+
+def assert_equal(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        for s, t in zip(a, b, strict=True):
+            assert torch.equal(s, t)
+
+
+def by_hand(jacobian: Any, warm_start: bool, size: int | None, outer_size: int | None, own: int) -> list[Any]:
+    argmin = pzobo.Argmin(inner, solver=GD, jacobian=jacobian)
+    x, y, found = ZERO.clone().requires_grad_(), ZERO, []
+    train, mine, val = (
+        Minibatches(data, size or 1, 3 * SEED + i)
+        for i, (data, size) in enumerate([(PROBLEM.train, size), (PROBLEM.train, size), (PROBLEM.val, outer_size)])
+    )
+    for _ in range(3):
+        y0 = y if warm_start else ZERO
+        data: dict[str, Any] = {"batch": PROBLEM.train}
+        if size:
+            data = {"batches": [train.next() for _ in range(4)]}
+            data |= {"jacobian_batches": [mine.next() for _ in range(own)]} if own else {}
+        y = argmin(x, y0, **data)
+        loss = outer(x, y, val.next() if outer_size else PROBLEM.val)
+        (gradient,) = torch.autograd.grad(loss, x)
+        y = y.detach()
+        found.append((loss.detach(), gradient, y))
+        x = (x - gradient).detach().requires_grad_()
+    return found
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+@pytest.mark.parametrize(("size", "outer_size", "own"), [(None, None, 0), (6, 7, 0), (6, None, 0), (6, 7, 3)])
+@pytest.mark.parametrize("name", ["unrolled", "pzobo", "implicit"])
+def test_the_same_as_argmin_by_hand(name: str, size: int, outer_size: int, own: int, warm_start: bool) -> None:
+    def jacobian() -> Any:
+        return {
+            "unrolled": pzobo.Unrolled(),
+            "pzobo": pzobo.PZOBO(1e-3, 2, pzobo.Gaussian(seed=3)),
+            "implicit": pzobo.Implicit(pzobo.CG(5)),
+        }[name]
+
+    method = pzobo.Method(
+        GD, jacobian(), warm_start=warm_start, batch_size=size, outer_batch_size=outer_size, jacobian_batches=own
+    )
+    assert_equal(steps(method), by_hand(jacobian(), warm_start, size, outer_size, own))
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_hozog_is_smooth_around_the_objective(antithetic: bool) -> None:
+    def options() -> dict[str, Any]:
+        sampler = pzobo.Sphere(seed=3)
+        return {"mu": 1e-2, "directions": 3, "sampler": sampler, "shrink": False, "antithetic": antithetic}
+
+    found = steps(pzobo.Method(GD, pzobo.PZOBO(**options()), around="objective"))
+    argmin = pzobo.Argmin(inner, solver=GD, jacobian=pzobo.Direct())
+    x, expected, smoothing = ZERO.clone().requires_grad_(), [], options()
+    for _ in range(3):
+        loss = pzobo.smooth(lambda x: outer(x, argmin(x, ZERO, PROBLEM.train), PROBLEM.val), x, **smoothing)
+        (gradient,) = torch.autograd.grad(loss, x)
+        expected.append((loss.detach(), gradient, argmin(x.detach(), ZERO, PROBLEM.train)))
+        x = (x - gradient).detach().requires_grad_()
+    assert_equal(found, expected)
+
+
+def test_hozog_keeps_no_perturbed_solution() -> None:
+    objective = pzobo.Method(GD, pzobo.PZOBO(0.1, 5), around="objective").start(PROBLEM)
+    loss = objective.loss()
+    y = objective.y
+    loss.backward()
+    assert objective.y is y
+    assert not y.requires_grad
+
+
+def test_inner_loss_and_metrics_are_at_the_last_solution() -> None:
+    objective = pzobo.Method(GD, pzobo.Unrolled(), batch_size=6, outer_batch_size=3).start(PROBLEM, SEED)
+    objective.loss()
+    batches = Minibatches(PROBLEM.train, 6, 3 * SEED)
+    last = [batches.next() for _ in range(4)][-1]
+    assert objective.inner_loss() == pytest.approx(float(inner(ZERO, objective.y, last)))
+    assert objective.evaluate() == {"val_loss": pytest.approx(float(outer(ZERO, objective.y, PROBLEM.val)))}
+
+
+def test_two_objectives_of_a_method_have_streams_of_their_own() -> None:
+    method = pzobo.Method(GD, pzobo.PZOBO(1e-3, 1, pzobo.Gaussian(seed=3)), batch_size=6)
+    alone = steps(method)
+    a, b = method.start(PROBLEM, SEED), method.start(PROBLEM, SEED)
+    for objective in (a, b):
+        loss = objective.loss()
+        assert_equal([(loss.detach(), *torch.autograd.grad(loss, objective.x))], [alone[0][:2]])
+    assert_equal(steps(method), alone)
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    objective = pzobo.Method(GD, pzobo.Unrolled()).start(PROBLEM)
+    with pytest.raises(StructureError, match=r"\(4,\)"):
+        objective.load_state_dict({**objective.state_dict(), "y": [torch.zeros(4)]})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"around": "outside"}, '"inner" or "objective"'),
+        ({"around": "objective", "jacobian": pzobo.Unrolled()}, "PZOBO"),
+        ({"solver": pzobo.ClosedForm(lambda z, b: z), "batch_size": 3}, "ClosedForm makes none"),
+        ({"jacobian_batches": 2}, "batch_size="),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        pzobo.Method(**{"solver": GD, "jacobian": pzobo.PZOBO(), **options})
