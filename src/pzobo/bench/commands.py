@@ -19,6 +19,7 @@ from pzobo.bench.report.runs import read
 from pzobo.bench.report.writing import report as write_report
 from pzobo.bench.runner import run as run_experiment
 from pzobo.errors import OptionError, PzoboError
+from pzobo.files import write_atomically
 
 console = Console()
 THEORY = "theory.json"
@@ -149,7 +150,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     if not (options.resume and saved.exists()):
         with console.status("measuring the theory"):
             found = verify(Grid.quick() if options.quick else Grid())
-        saved.write_text(found.to_json(), encoding="utf-8")
+        write_atomically(saved, found.to_json().encode())  # half of it would stop --resume
     page = make_report(options.out, options.output, options.figures)
     console.print(f"Report: {page}", soft_wrap=True)
     return 0
