@@ -23,8 +23,9 @@ import torch
 
 from pzobo.bench.experiments.base import Experiment
 from pzobo.errors import PzoboError, SmoothingError
+from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
-from pzobo.runs.folder import write
+from pzobo.runs.folder import writing
 
 FAILURES = (ArithmeticError, SmoothingError)
 """A method that diverges, or whose differences are rounding noise, is a result."""
@@ -192,8 +193,8 @@ class Rates:
         found = self.found[job.experiment.family()]
         found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
         file = self._file(job.experiment)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, json.dumps(found, indent=2))
+        with writing(file):
+            write_atomically(file, (json.dumps(found, indent=2) + "\n").encode())
 
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
         """The rate, and the trials it comes from."""

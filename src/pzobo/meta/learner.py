@@ -17,10 +17,8 @@ from pzobo.errors import RequirementError
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
 from pzobo.outer.objective import Objective
+from pzobo.tensors.seeds import mix
 from pzobo.tensors.trees import Tree
-
-_STEPS = 1_000_003
-"""Apart enough that steps of neighbouring seeds do not draw the same random numbers."""
 
 
 def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -84,7 +82,7 @@ class Learning(Objective):
         count = self.problem.meta_batch
         episodes = self.tasks.batch(self.step * count, count)
         with torch.random.fork_rng():
-            torch.manual_seed(self.seed * _STEPS + self.step)
+            torch.manual_seed(mix(self.seed, self.step))
             value = self.outer(episodes)
         self.step += 1
         return value
