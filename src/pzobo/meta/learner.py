@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pzobo import deprecated
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
 from pzobo.outer.objective import Objective
@@ -42,11 +43,15 @@ class FewShotMethod(ABC):
 class Learner(FewShotMethod):
     """A way to learn whose predictions are one differentiable function of x: define `logits`."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.method(cls, "loss", "outer_loss")
+
     @abstractmethod
     def logits(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         """What is predicted for the query images, tasks x images x ways; a differentiable function of x."""
 
-    def loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
+    def outer_loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         """The outer loss: the cross-entropy of the predictions."""
         return task_loss(self.logits(model, x, episodes), episodes.query_labels)
 
@@ -78,10 +83,10 @@ class Learning(Objective):
 
     def outer(self, episodes: Episodes) -> Tensor:
         """The outer loss on some tasks."""
-        value: Tensor = self.learner.loss(self.model, self.x, episodes)
+        value: Tensor = self.learner.outer_loss(self.model, self.x, episodes)
         return value
 
-    def loss(self) -> Tensor:
+    def outer_loss(self) -> Tensor:
         count = self.problem.meta_batch
         episodes = self.tasks.batch(self.step * count, count)
         with torch.random.fork_rng():

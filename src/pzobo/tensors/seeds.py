@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import overload
 
+import torch
 from torch import Tensor
 
 # Steele, Lea and Flood (2014). As signed numbers: int64 tensors take no others, and wrap around as they should.
@@ -36,3 +37,8 @@ def mix(seed: int | Tensor, number: int | Tensor = 0) -> int | Tensor:
 def _wrapped(z: int | Tensor) -> int | Tensor:
     """An int as int64 holds it; a tensor has wrapped around by itself."""
     return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63
+
+
+def generator(seed: int, number: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator for the stream of this number among those that belong to a seed."""
+    return torch.Generator(device).manual_seed(mix(seed, number))

@@ -28,7 +28,7 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
     Args:
         radius: of the ball in x; |x0| by default, and at least 1.
     """
-    formula = _FORMULAS.get(problem.loss.__module__)
+    formula = _FORMULAS.get(problem.inner_loss.__module__)
     if formula is None:
         return estimate_constants(problem, radius=radius, **sampling)
     if sampling:
