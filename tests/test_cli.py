@@ -10,7 +10,7 @@ from pzobo import cli
 from pzobo.bench import commands
 from pzobo.errors import OptionError
 from pzobo.extras import advice
-from pzobo.theory.sweep_records import Verification
+from pzobo.theory.measurements import Verification
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]], ids=["nothing", "short", "long"])

@@ -214,3 +214,11 @@ def test_compiled_heads_are_the_same(problem: FewShot) -> None:
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(pzobo.errors.OptionError, match=f"HeadLearner: {next(iter(options))}"):
         HeadLearner(**options)
+
+
+def test_a_learner_without_logits_cannot_be_made() -> None:
+    class Half(Learner):
+        pass
+
+    with pytest.raises(TypeError, match="logits"):
+        Half()

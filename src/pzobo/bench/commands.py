@@ -14,8 +14,8 @@ from rich.table import Table
 
 from pzobo.bench.experiments import EXPERIMENTS, Experiment
 from pzobo.bench.report import markdown
+from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
-from pzobo.bench.report.writing import report as write_report
 from pzobo.bench.runner import run as run_experiment
 from pzobo.errors import OptionError
 from pzobo.files import write_atomically
@@ -30,9 +30,9 @@ def listing(arguments: Sequence[str]) -> int:
     for kind in EXPERIMENTS.values():
         console.print(f"[bold]{kind.about.name}[/bold]: {kind.about.title}. {kind.about.text}\n")
     table = Table("method", "what it is", "experiments", title="Methods, for --methods")
-    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.known.items()}
+    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.menu.items()}
     for name, named in names.items():
-        table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.known))
+        table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.menu))
     console.print(table)
     console.print("Settings of an experiment, with the paper's as defaults: pzobo run EXPERIMENT --help")
     return 0
@@ -109,7 +109,7 @@ def reporting(arguments: Sequence[str]) -> int:
 
 def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path:
     """The report of a folder's runs, with the theory's section if it was measured there."""
-    from pzobo.theory.sweep_records import Verification
+    from pzobo.theory.measurements import Verification
 
     saved = folder / THEORY
     theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None

@@ -12,7 +12,7 @@ from pzobo.errors import OptionError
 from pzobo.outer.problem import Problem
 from pzobo.problems.quadratic_problem import quadratic
 from pzobo.theory.assumptions import Constants
-from pzobo.theory.estimate import estimate_constants
+from pzobo.theory.estimation import estimate_constants
 from pzobo.theory.logistic_problem import logistic
 
 SIGMOID_CURVATURE = 1 / (6 * 3**0.5)
