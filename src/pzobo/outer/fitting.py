@@ -104,7 +104,7 @@ def fit(
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.
 
-    Example:
+    Examples:
         >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
         >>> found = pzobo.fit(problem, method, steps=100, lr=0.05, out="runs/first")
         >>> found.history[-1]["outer_loss"]
