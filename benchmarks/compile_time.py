@@ -30,7 +30,7 @@ def measure() -> dict[str, float]:
 
     def argmin(steps: int) -> Any:
         solver = pzobo.GD(problem.lr, steps)
-        return pzobo.Argmin(problem.loss, solver=solver, jacobian=jacobian, prepare=problem.prepare, compile=True)
+        return pzobo.Argmin(problem.inner_loss, solver=solver, jacobian=jacobian, prepare=problem.prepare, compile=True)
 
     inner = argmin(problem.steps)
 

@@ -97,7 +97,7 @@ def main() -> None:
     def step(name: str) -> float:
         began = time.process_time()
         optimizers[name].zero_grad()
-        objectives[name].loss().backward()
+        objectives[name].outer_loss().backward()
         optimizers[name].step()
         return time.process_time() - began
 

@@ -17,7 +17,7 @@ def contenders(problem: Problem) -> list[Contender]:
     train, val = (tuple(jnp.asarray(t.numpy()) for t in batch) for batch in (problem.train, problem.val))
 
     def inner(y: Any, z: Any) -> Any:
-        return problem.loss(z, y, train)
+        return problem.inner_loss(z, y, train)
 
     def outer(x: Any, y: Any) -> Any:
         return 0.5 * ((predict(x, y, val[0], jax.nn.sigmoid) - val[1]) ** 2).mean()

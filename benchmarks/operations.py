@@ -31,7 +31,7 @@ def problem(backbone: str, shots: int, queries: int) -> FewShot:
 def count(learner: Learner, few_shot: FewShot) -> tuple[float, float]:
     """Operations of the outer loss and its gradient, and the bytes that are kept between the two."""
     objective = learner.start(few_shot)
-    objective.loss()  # the first one also looks at what the loss does
+    objective.outer_loss()  # the first one also looks at what the loss does
     kept: dict[int, int] = {}
 
     def keep(t: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def count(learner: Learner, few_shot: FewShot) -> tuple[float, float]:
 
     with FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            loss = objective.loss()
+            loss = objective.outer_loss()
         loss.backward()
     return float(counter.get_total_flops()), float(sum(kept.values()))
 

@@ -72,7 +72,7 @@ def _argmin(problem: Problem, jacobian: Any, **options: Any) -> Any:
     solver: Any = pzobo.GD(problem.lr, problem.steps)
     if problem.momentum:
         solver = pzobo.HeavyBall(problem.lr, problem.momentum, problem.steps)
-    return pzobo.Argmin(problem.loss, solver=solver, jacobian=jacobian, prepare=problem.prepare, **options)
+    return pzobo.Argmin(problem.inner_loss, solver=solver, jacobian=jacobian, prepare=problem.prepare, **options)
 
 
 def _batches(problem: Problem) -> tuple[Any, Any]:

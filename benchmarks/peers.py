@@ -23,7 +23,7 @@ class Inner(nn.Module):
         self.y = nn.Parameter(problem.y0.clone())
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.problem.loss(z, self.y, self.problem.train)
+        return self.problem.inner_loss(z, self.y, self.problem.train)
 
 
 def contenders(problem: Problem) -> list[Contender]:
@@ -63,7 +63,7 @@ def _torchopt_implicit(problem: Problem) -> Any:
     from torchopt.diff.implicit import custom_root
 
     def stationarity(y: Tensor, z: Tensor) -> Any:
-        return torch.func.grad(problem.loss, argnums=1)(z, y, problem.train)
+        return torch.func.grad(problem.inner_loss, argnums=1)(z, y, problem.train)
 
     solve = torchopt.linear_solve.solve_cg(maxiter=CG_STEPS, rtol=0.0, atol=0.0)
 
@@ -71,7 +71,7 @@ def _torchopt_implicit(problem: Problem) -> Any:
         z, y = z.detach(), y.detach().requires_grad_()
         with torch.enable_grad():
             for _ in range(problem.steps):
-                (gradient,) = torch.autograd.grad(problem.loss(z, y, problem.train), y)
+                (gradient,) = torch.autograd.grad(problem.inner_loss(z, y, problem.train), y)
                 y = (y - problem.lr * gradient).detach().requires_grad_()
         return y
 

@@ -64,7 +64,7 @@ def _eager_path(problem: Problem, x: X, once: bool) -> Tensor:
     features = problem.prepare(x, problem.train) if once else None
     for _ in range(problem.steps):
         z = problem.prepare(x, problem.train) if features is None else features
-        loss = problem.loss(z, y, problem.train)
+        loss = problem.inner_loss(z, y, problem.train)
         (gradient,) = torch.autograd.grad(loss, y, create_graph=True)
         if velocity is not None:
             gradient = velocity = problem.momentum * velocity + gradient

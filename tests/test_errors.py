@@ -335,7 +335,7 @@ def test_statistics_that_are_out_of_date() -> None:
     with torch.no_grad():
         x.add_(1)
     with pytest.raises(StaleError, match=r"changed in place.*before the optimizer"):
-        _ = argmin.last.loss
+        _ = argmin.last.inner_loss
     with pytest.raises(StaleError):
         _ = argmin.last.gradient_norm
 

@@ -1,22 +1,44 @@
 """Bilevel optimization without Hessians: a differentiable argmin for PyTorch."""
 
-from pzobo import theory
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pzobo import deprecated
 from pzobo.argmin import Argmin
-from pzobo.diagnosis.examination import doctor
-from pzobo.jacobians import CG, PZOBO, Direct, Exact, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
+from pzobo.inner.solution import Solution
+from pzobo.jacobians import (
+    CG,
+    PZOBO,
+    Direct,
+    Exact,
+    FixedPoint,
+    ForwardMode,
+    Implicit,
+    Jacobian,
+    Neumann,
+    Nudged,
+    Unrolled,
+)
 from pzobo.outer.fitting import Fit, fit
+from pzobo.outer.hozog import HOZOG
 from pzobo.outer.method import Method
+from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
-from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall
+from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall, Solver
 from pzobo.tensors.sparse import SparseMatrix
-from pzobo.zeroth_order.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sphere, UnitPerTensor
+from pzobo.zeroth_order.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sampler, Sphere, UnitPerTensor
 from pzobo.zeroth_order.smoothing import smooth
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from pzobo import theory
+    from pzobo.diagnosis.examination import doctor
+
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "CG",
     "GD",
+    "HOZOG",
     "PZOBO",
     "Adam",
     "Argmin",
@@ -31,12 +53,17 @@ __all__ = [
     "Gaussian",
     "HeavyBall",
     "Implicit",
+    "Jacobian",
     "Method",
     "Neumann",
     "Nudged",
+    "Objective",
     "Orthogonal",
     "Problem",
     "Rademacher",
+    "Sampler",
+    "Solution",
+    "Solver",
     "SparseMatrix",
     "Sphere",
     "UnitPerTensor",
@@ -46,3 +73,20 @@ __all__ = [
     "smooth",
     "theory",
 ]
+
+_ROOMS = ("bench", "data", "diagnosis", "meta", "networks", "problems", "theory")
+"""What `import pzobo` leaves alone until it is named."""
+
+deprecated.keep_old_modules()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"pzobo.{name}")
+    if name == "doctor":
+        return importlib.import_module("pzobo.diagnosis.examination").doctor
+    raise AttributeError(f"module 'pzobo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

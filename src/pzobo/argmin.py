@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
+from pzobo import deprecated
 from pzobo.errors import (
     BatchError,
     DivergenceError,
@@ -19,18 +20,20 @@ from pzobo.errors import (
     StaleError,
     StructureError,
 )
-from pzobo.inner.levels import Call, at_x, at_z
-from pzobo.inner.problem import Inner, Questions
+from pzobo.inner.at_x import AtX
+from pzobo.inner.at_z import AtZ
+from pzobo.inner.kernel import Kernel
+from pzobo.inner.problem import Call, InnerProblem, Questions
 from pzobo.inner.solution import Solution, diagnose
-from pzobo.inner.step import Kernel, scalar
+from pzobo.inner.solver import Solver
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
-from pzobo.solvers import BlackBox, ClosedForm, Solver
+from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
+from pzobo.tensors.checks import check_x, scalar
 from pzobo.tensors.replay import Replay, Seen, watched
-from pzobo.tensors.trees import Leaves, Plan, Tree
-from pzobo.zeroth_order.smoothing import check_x, unique
+from pzobo.tensors.trees import Leaves, Plan, Tree, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
@@ -41,7 +44,7 @@ loss, for another N or Jacobian, compiles nothing again."""
 
 
 @dataclass(frozen=True)
-class Known:
+class Look:
     """What one look at an inner problem tells: its functions, the size of z, and which leaves of x it looks at."""
 
     kernel: Kernel
@@ -53,7 +56,7 @@ class Argmin:
     """y = argmin_y g(x, y) by `solver`, with dy/dx by `jacobian`.
 
     Args:
-        loss: g as `loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`.
+        inner_loss: g as `inner_loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`.
         solver: how y^N is reached: GD, HeavyBall, Adam, ClosedForm or BlackBox.
         jacobian: what dy/dx is taken to be: PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
         prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
@@ -61,15 +64,16 @@ class Argmin:
         compile: compile the inner steps with torch.compile.
         check: look for non-finite numbers, and now and then for rounding noise, and say so instead of returning them.
 
-    Example:
+    Examples:
         >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
         >>> y = argmin(x, y0, train)            # N inner steps; y carries an estimate of dy/dx
         >>> outer_loss(x, y, val).backward()    # the hypergradient is in x.grad
     """
 
+    @deprecated.keywords(loss="inner_loss")
     def __init__(
         self,
-        loss: Loss | None,
+        inner_loss: Loss | None,
         *,
         solver: Solver,
         jacobian: Jacobian,
@@ -77,7 +81,7 @@ class Argmin:
         compile: bool = False,
         check: bool = True,
     ) -> None:
-        self.loss = loss
+        self.inner_loss = inner_loss
         self.prepare = prepare
         self.compile = compile
         self.check = check
@@ -85,6 +89,8 @@ class Argmin:
         self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
         self._batch: tuple[Tree, Any, list[Tensor]] | None = None
         self._last: Solution | None = None
+
+    loss = deprecated.attribute("loss", "inner_loss")
 
     def __call__(
         self,
@@ -120,16 +126,16 @@ class Argmin:
                 f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
             )
         jacobian.check(solver)
-        if isinstance(solver, BlackBox):
+        if solver.opaque:
             if self.prepare is not None:
                 raise RequirementError("A black box gets x itself: call prepare inside of it, and drop prepare=.")
-            if getattr(jacobian, "at", "x") == "z":
+            if jacobian.only_at_z:
                 raise RequirementError('A black box is a function of x, not of z: use at="x" or at="auto".')
-        elif self.loss is None:
+        elif self.inner_loss is None:
             raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
         self._solver, self._jacobian = solver, jacobian
         self._update = solver.update_only()
-        self._known: dict[Any, Known] = {}
+        self._looks: dict[Any, Look] = {}
         self._questions = Questions()
 
     @property
@@ -152,29 +158,24 @@ class Argmin:
 
     @property
     def last(self) -> Solution:
-        """Statistics of the last solve: `loss`, `gradient_norm`, `finite`; computed only when asked for."""
+        """Statistics of the last solve: `inner_loss`, `gradient_norm`, `finite`; computed only when asked for."""
         if self._last is None:
             raise StaleError("There is no solve yet to tell of (a black box without a loss has no statistics).")
         return self._last
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs: how often the Jacobian was asked, and where the stream of directions stands."""
-        sampler = getattr(self.jacobian, "sampler", None)
-        asked = {"asked": self._questions.asked}
-        return asked if sampler is None else {**asked, "sampler": sampler.state_dict()}
+        """What a checkpoint needs: how often the Jacobian was asked, and the Jacobian's own state."""
+        return {"asked": self._questions.asked, "jacobian": self.jacobian.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        sampler = getattr(self.jacobian, "sampler", None)
-        if ("sampler" in state) != (sampler is not None):
-            raise OptionError("The checkpoint is of an Argmin with another Jacobian: one of them has no sampler.")
+        # Version 0.1 kept the sampler's state beside the number.
+        self.jacobian.load_state_dict(state.get("jacobian", {k: state[k] for k in ("sampler",) if k in state}))
         self._questions.asked = state.get("asked", 0)
-        if sampler is not None:
-            sampler.load_state_dict(state["sampler"])
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {**self.__dict__, "_known": {}, "_kernels": {}, "_batch": None, "_last": None}
+        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_batch": None, "_last": None}
 
     # The parts of a call
 
@@ -204,12 +205,12 @@ class Argmin:
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        problem = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
+        look = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
         variables = wanted
-        if wanted and not all(problem.used):
-            variables = unique([leaf for leaf, used in zip(x_leaves, problem.used, strict=True) if used])
+        if wanted and not all(look.used):
+            variables = unique([leaf for leaf, used in zip(x_leaves, look.used, strict=True) if used])
         call = Call(
-            kernel=problem.kernel,
+            kernel=look.kernel,
             solver=self.solver,
             x_leaves=x_leaves,
             x_plan=x_plan,
@@ -219,37 +220,33 @@ class Argmin:
             own=own,
             data=data,
             prepare=self.prepare,
-            replay=Replay((*variables, *y), problem.kernel.modules, self.compile),
+            replay=Replay((*variables, *y), look.kernel.modules, self.compile),
             check=self.check,
             questions=self._questions,
         )
         with torch.no_grad():
             if not wanted:
-                inner, _ = at_x(call)
+                inner: InnerProblem = AtX(call)
                 return y_plan.build(self._solved(inner, inner.base(), x_leaves))
-            z_size = problem.z_size * (1 if self.prepare is None else len(batches))
+            z_size = look.z_size * (1 if self.prepare is None else len(batches))
             level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
-            at_z_level = level == "z" and not isinstance(self.solver, BlackBox)
-            inner, inputs = (at_z if at_z_level else at_x)(call)
-            if not inputs:
-                answer, pullback = Direct().run(inner)
-            else:
-                answer, pullback = self.jacobian.run(inner)
+            inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
+            answer, pullback = (self.jacobian if inner.inputs else Direct()).run(inner)
             self._solved(inner, answer, x_leaves, wanted)
-        asked = {id(t) for t in inputs}
+        asked = {id(t) for t in inner.inputs}
         others = [t for t in wanted if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
         data_leaves = self._batch_leaves(batches)
-        return y_plan.build(attach(answer, pullback, inputs, others, fixed=[*y, *constants, *data_leaves]))
+        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *data_leaves]))
 
     def _kernel(self, z_plan: Plan, y_plan: Plan, modules: Sequence[nn.Module]) -> Kernel:
         """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
         key = (z_plan, y_plan, self._update)
         if key not in self._kernels:
-            shared = (self.loss, *key) if self.compile and isinstance(self.loss, Hashable) else None
+            shared = (self.inner_loss, *key) if self.compile and isinstance(self.inner_loss, Hashable) else None
             kernel = _COMPILED.get(shared) if shared else None
             if kernel is None:
-                kernel = Kernel(self.loss, self._update, z_plan, y_plan, self.compile, modules)
+                kernel = Kernel(self.inner_loss, self._update, z_plan, y_plan, self.compile, modules)
             if shared:
                 _COMPILED[shared] = kernel
             self._kernels[key] = kernel
@@ -277,17 +274,17 @@ class Argmin:
         y_plan: Plan,
         batch: Tree,
         given: bool,
-    ) -> Known:
+    ) -> Look:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
         signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._data_signature(batch))
-        known = self._known.get(signature)
-        if known is not None:
-            return known
-        loss, seen = self.loss, Seen(x_leaves)
+        look = self._looks.get(signature)
+        if look is not None:
+            return look
+        loss, seen = self.inner_loss, Seen(x_leaves)
         z_plan, z_size, used = x_plan, 0, (True,) * len(x_leaves)
         with watched() as modules, torch.enable_grad():
             try:
-                if loss is not None and not isinstance(self.solver, BlackBox):
+                if loss is not None and not self.solver.opaque:
                     with seen:
                         z = x_plan.build(x_leaves)
                         if self.prepare is not None:
@@ -308,13 +305,13 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        problem = Known(self._kernel(z_plan, y_plan, modules), z_size, used)
-        self._known[signature] = problem
-        return problem
+        look = Look(self._kernel(z_plan, y_plan, modules), z_size, used)
+        self._looks[signature] = look
+        return look
 
-    def _solved(self, inner: Inner, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
+    def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
-        if not isinstance(self.solver, BlackBox):
+        if not self.solver.opaque:
             self._last = Solution(inner, y)
         # x and y in one look, since a second would show beside a short path.
         if self.check and not trees.is_finite((*wanted, *y)):

@@ -3,67 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pzobo.errors import OptionError
-from pzobo.options import in_range, positive, whole
+from pzobo.inner.problem import InnerProblem
+from pzobo.inner.solver import Iterative, Solver
+from pzobo.options import in_range
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
-
-@dataclass(frozen=True)
-class Solver:
-    """What every solver states about itself."""
-
-    gives: ClassVar[frozenset[str]] = frozenset()
-    """What a Jacobian may ask of it: "gradient" of g, "path" of updates, "map" with a fixed point, "function" of z."""
-
-    def update_only(self) -> Solver:
-        """The solver without what only the path needs: its number of steps."""
-        return self
-
-
-class Iterative(Solver):
-    """A solver that repeats one update with the gradient of g: `init` makes its state, `update` is one step.
-
-    `update` is a pure function of tensors, differentiable, and the same on every step.
-    """
-
-    steps: int
-    gives = frozenset({"gradient", "path", "map"})
-    linear: ClassVar[bool] = True
-    """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
-
-    def with_steps(self, steps: int) -> Self:
-        """The same solver with another number of steps."""
-        alike: Any = self
-        return cast(Self, replace(alike, steps=steps))
-
-    def update_only(self) -> Solver:
-        return self.with_steps(1)
-
-    def init(self, y: Leaves) -> Leaves:
-        return ()
-
-    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
-        raise OptionError(f"{type(self).__name__} does not define update().")
-
-    def pull(
-        self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
-    ) -> tuple[Leaves, Leaves, Leaves]:
-        """The transpose of the update's derivative: cotangents of (y', state') to those of (gradient, y, state)."""
-        vjp = torch.func.vjp(self.update, gradient, y, state)[1]
-        pulled: tuple[Leaves, Leaves, Leaves] = vjp((y_bar, state_bar))
-        return pulled
-
-    def _check(self, **rates: float) -> None:
-        object.__setattr__(self, "steps", whole(f"{type(self).__name__}: steps", self.steps))
-        for name, value in rates.items():
-            positive(f"{type(self).__name__}: {name}", value)
+__all__ = ["GD", "Adam", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "Solver"]
 
 
 @dataclass(frozen=True)
@@ -163,6 +115,10 @@ class ClosedForm(Solver):
     fn: Callable[[Tree, Tree], Tree]
     gives = frozenset({"gradient", "function"})
 
+    def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
+        z, batch, _ = next(problem.feed(values))
+        return problem.like_y0(self.fn(problem.kernel.z_plan.build(z), batch), "The closed form")
+
 
 @dataclass(frozen=True)
 class BlackBox(Solver):
@@ -172,3 +128,11 @@ class BlackBox(Solver):
     """
 
     fn: Callable[[Tree, Tree, Tree], Tree]
+    opaque = True
+
+    def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
+        # Whatever the black box keeps or writes into is not what the other paths see.
+        with torch.enable_grad():
+            y0 = problem.kernel.y_plan.build(t.clone() for t in problem.y0)
+            answer = self.fn(problem.x(values), y0, problem.data)
+        return tuple([t.detach().clone() for t in problem.like_y0(answer, "The black box")])

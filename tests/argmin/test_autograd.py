@@ -229,7 +229,7 @@ def test_statistics_cost_nothing_until_asked() -> None:
     y = argmin(x, ZERO)
     before = loss.calls
     assert before == STEPS + 1
-    assert argmin.last.loss == pytest.approx(float(bowl(x, y)))
+    assert argmin.last.inner_loss == pytest.approx(float(bowl(x, y)))
     slope = torch.autograd.grad(bowl(x.detach(), w := y.detach().requires_grad_()), w)[0]
     assert argmin.last.gradient_norm == pytest.approx(float(slope.norm()))
     assert argmin.last.finite

@@ -34,7 +34,7 @@ BY_HAND = {
 def gradient(method: pzobo.Method, problem: pzobo.Problem) -> torch.Tensor:
     torch.manual_seed(3)
     objective = method.start(problem)
-    objective.loss().backward()
+    objective.outer_loss().backward()
     return objective.x.grad
 
 
@@ -85,10 +85,10 @@ def test_exact_solves_where_there_is_no_formula():
     method = METHODS["exact"].build(setup, problem)
     objective = method.start(problem)
     for _ in range(5):
-        loss = objective.loss()
+        loss = objective.outer_loss()
     loss.backward()
     y = objective.y.detach().requires_grad_()
-    slope = torch.autograd.grad(problem.loss(problem.prepare(objective.x.detach(), None), y, problem.train), y)[0]
+    slope = torch.autograd.grad(problem.inner_loss(problem.prepare(objective.x.detach(), None), y, problem.train), y)[0]
     assert slope.norm() < 1e-3
     assert objective.x.grad.norm() > 0
 
@@ -105,9 +105,9 @@ def test_stochastic_methods_draw_batches(name):
     method = STOCHASTIC[name].build(setup, problem)
     assert method.batch_size == method.outer_batch_size == 16
     objective = method.start(problem)
-    first = objective.loss()
+    first = objective.outer_loss()
     first.backward()
-    second = objective.loss()
+    second = objective.outer_loss()
     assert first.item() == pytest.approx(math.log(10), rel=0.2)
     assert second.item() != first.item()
     norms = [t.grad.norm() for t in objective.x.values()]

@@ -26,7 +26,7 @@ def gradient(objective: Any) -> tuple[float, list[Tensor]]:
     leaves = optree.tree_leaves(objective.x)
     for leaf in leaves:
         leaf.grad = None
-    value = objective.loss()
+    value = objective.outer_loss()
     value.backward()
     return value.item(), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
 
@@ -187,7 +187,7 @@ def test_warm_start_is_the_mean_of_the_last_heads(problem: FewShot) -> None:
     objective = HeadLearner(GD, pzobo.Direct(), gamma=0.2, begin="mean").start(problem, seed=1)
     assert not objective.mean["weight"].any()
     first = objective.heads(objective.tasks.batch(0, 3))
-    objective.loss()
+    objective.outer_loss()
     assert torch.equal(objective.mean["weight"], first["weight"].detach().mean(0))
     second = objective.heads(objective.tasks.batch(3, 3))
     objective.mean = {name: torch.zeros_like(t) for name, t in objective.mean.items()}

@@ -72,9 +72,9 @@ def test_evaluation_is_the_mean_over_tasks_with_its_interval(problem: FewShot) -
 def test_evaluation_leaves_no_trace(name: str, problem: FewShot) -> None:
     plain, watched = (LEARNERS[name].start(problem, seed=3) for _ in range(2))
     for objective in (plain, watched):
-        objective.loss()
+        objective.outer_loss()
     watched.evaluate()
-    first, second = (objective.loss() for objective in (plain, watched))
+    first, second = (objective.outer_loss() for objective in (plain, watched))
     first.backward()
     second.backward()
     for a, b in zip(optree.tree_leaves(plain.x), optree.tree_leaves(watched.x), strict=True):
@@ -101,18 +101,18 @@ def test_drop_block_is_the_same_after_a_resume(data: FewShotData) -> None:
     problem = FewShot(data, partial(ResNet12, drop=0.2), ways=2, shots=1, queries=1, meta_batch=1)
     learner = ProtoNet()
     plain, other = learner.start(problem, 0), learner.start(problem, 0)
-    plain.loss()
+    plain.outer_loss()
     other.load_state_dict(plain.state_dict())
     torch.rand(5)
     with torch.no_grad():
-        assert torch.equal(plain.loss(), other.loss())
+        assert torch.equal(plain.outer_loss(), other.outer_loss())
         assert plain.model.net.training
         before = [plain.evaluate("val", 2), plain.evaluate("val", 2)]
     assert before[0] == before[1]
 
 
 def test_seeds_decide(problem: FewShot) -> None:
-    same, again, other = (ProtoNet().start(problem, seed).loss().item() for seed in (0, 0, 1))
+    same, again, other = (ProtoNet().start(problem, seed).outer_loss().item() for seed in (0, 0, 1))
     assert same == again != other
 
 

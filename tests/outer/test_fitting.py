@@ -185,7 +185,7 @@ def test_variables_that_get_no_gradient() -> None:
     class Half(Objective):
         x = (torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True))
 
-        def loss(self) -> Tensor:
+        def outer_loss(self) -> Tensor:
             return self.x[0].square().sum()
 
     class Start:
@@ -224,7 +224,7 @@ def test_evaluations_leave_no_trace_but_see_the_gradient() -> None:
         seen.append(None if objective.x.grad is None else float(objective.x.grad.norm()))
         torch.rand(5)
         with torch.enable_grad():
-            objective.loss().backward()
+            objective.outer_loss().backward()
         return {}
 
     method = pzobo.Method(pzobo.GD(LR, STEPS), pzobo.PZOBO(1e-3), warm_start=True)

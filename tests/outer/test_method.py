@@ -11,6 +11,7 @@ from torch import Tensor
 import pzobo
 from pzobo.errors import OptionError, StructureError
 from pzobo.outer.minibatches import Minibatches
+from pzobo.tensors.seeds import mix
 from tests.helpers import normal
 
 GD = pzobo.GD(0.05, 4)
@@ -37,7 +38,7 @@ def steps(method: pzobo.Method, count: int = 3) -> list[tuple[Tensor, Tensor, Te
     objective = method.start(PROBLEM, SEED)
     found = []
     for _ in range(count):
-        loss = objective.loss()
+        loss = objective.outer_loss()
         (gradient,) = torch.autograd.grad(loss, objective.x)
         found.append((loss.detach(), gradient, objective.y))
         with torch.no_grad():
@@ -56,7 +57,7 @@ def by_hand(jacobian: Any, warm_start: bool, size: int | None, outer_size: int |
     argmin = pzobo.Argmin(inner, solver=GD, jacobian=jacobian)
     x, y, found = ZERO.clone().requires_grad_(), ZERO, []
     train, mine, val = (
-        Minibatches(data, size or 1, 3 * SEED + i)
+        Minibatches(data, size or 1, mix(SEED, i))
         for i, (data, size) in enumerate([(PROBLEM.train, size), (PROBLEM.train, size), (PROBLEM.val, outer_size)])
     )
     for _ in range(3):
@@ -97,7 +98,7 @@ def test_hozog_is_smooth_around_the_objective(antithetic: bool) -> None:
         sampler = pzobo.Sphere(seed=3)
         return {"mu": 1e-2, "directions": 3, "sampler": sampler, "shrink": False, "antithetic": antithetic}
 
-    found = steps(pzobo.Method(GD, pzobo.PZOBO(**options()), around="objective"))
+    found = steps(pzobo.HOZOG(GD, **options()))
     argmin = pzobo.Argmin(inner, solver=GD, jacobian=pzobo.Direct())
     x, expected, smoothing = ZERO.clone().requires_grad_(), [], options()
     for _ in range(3):
@@ -109,8 +110,8 @@ def test_hozog_is_smooth_around_the_objective(antithetic: bool) -> None:
 
 
 def test_hozog_keeps_no_perturbed_solution() -> None:
-    objective = pzobo.Method(GD, pzobo.PZOBO(0.1, 5), around="objective").start(PROBLEM)
-    loss = objective.loss()
+    objective = pzobo.HOZOG(GD, 0.1, 5).start(PROBLEM)
+    loss = objective.outer_loss()
     y = objective.y
     loss.backward()
     assert objective.y is y
@@ -119,8 +120,8 @@ def test_hozog_keeps_no_perturbed_solution() -> None:
 
 def test_inner_loss_and_metrics_are_at_the_last_solution() -> None:
     objective = pzobo.Method(GD, pzobo.Unrolled(), batch_size=6, outer_batch_size=3).start(PROBLEM, SEED)
-    objective.loss()
-    batches = Minibatches(PROBLEM.train, 6, 3 * SEED)
+    objective.outer_loss()
+    batches = Minibatches(PROBLEM.train, 6, mix(SEED, 0))
     last = [batches.next() for _ in range(4)][-1]
     assert objective.inner_loss() == pytest.approx(float(inner(ZERO, objective.y, last)))
     assert objective.evaluate() == {"val_loss": pytest.approx(float(outer(ZERO, objective.y, PROBLEM.val)))}
@@ -131,7 +132,7 @@ def test_two_objectives_of_a_method_have_streams_of_their_own() -> None:
     alone = steps(method)
     a, b = method.start(PROBLEM, SEED), method.start(PROBLEM, SEED)
     for objective in (a, b):
-        loss = objective.loss()
+        loss = objective.outer_loss()
         assert_equal([(loss.detach(), *torch.autograd.grad(loss, objective.x))], [alone[0][:2]])
     assert_equal(steps(method), alone)
 
@@ -145,7 +146,7 @@ def test_a_state_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"around": "outside"}, '"inner" or "objective"'),
+        ({"around": "outside"}, "pzobo.HOZOG"),
         ({"around": "objective", "jacobian": pzobo.Unrolled()}, "PZOBO"),
         ({"solver": pzobo.ClosedForm(lambda z, b: z), "batch_size": 3}, "ClosedForm makes none"),
         ({"jacobian_batches": 2}, "batch_size="),

@@ -28,7 +28,7 @@ def test_two_layer_formula_and_ridge_solution() -> None:
     z = 1 / (1 + (-(1 / (1 + (-X @ H1).exp())) @ H2).exp())
     assert torch.allclose(problem.prepare(problem.x0, problem.train), z)
     w = torch.linalg.solve(z.T @ z / 30 + 0.1 * torch.eye(4, dtype=DOUBLE), z.T @ Y / 30).requires_grad_()
-    loss = problem.loss(z, w, problem.train)
+    loss = problem.inner_loss(z, w, problem.train)
     assert loss.item() == pytest.approx(((z @ w - Y) ** 2).sum().item() / 60 + 0.05 * (w @ w).item())
     assert torch.autograd.grad(loss, w)[0].abs().max() < 1e-12
 
@@ -44,7 +44,9 @@ def test_logistic_formula() -> None:
     x, y = normal(64, 10, seed=0), normal(64, 10, seed=1)
     A, labels = problem.train
     expected = crossentropies(A @ y, labels).mean() + (x.exp() * y**2).sum() / (2 * 640)
-    assert problem.loss(problem.prepare(x, problem.train), y, problem.train).item() == pytest.approx(expected.item())
+    assert problem.inner_loss(problem.prepare(x, problem.train), y, problem.train).item() == pytest.approx(
+        expected.item()
+    )
     A, labels = problem.val
     assert problem.outer_loss(x, y, problem.val).item() == pytest.approx(crossentropies(A @ y, labels).mean().item())
     assert problem.x0.unique().tolist() == [-1.0]
@@ -80,7 +82,7 @@ def test_reweighting_formula_and_corruption() -> None:
     batch = tuple(part[rows] for part in problem.train)
     weights = 1 / (1 + (-x[rows]).exp())
     expected = (weights * crossentropies(batch[0] @ y, batch[1])).mean() + 0.005 * (y**2).sum()
-    assert problem.loss(problem.prepare(x, batch), y, batch).item() == pytest.approx(expected.item())
+    assert problem.inner_loss(problem.prepare(x, batch), y, batch).item() == pytest.approx(expected.item())
 
 
 def test_reweighting_finds_the_wrong_labels() -> None:
@@ -112,7 +114,7 @@ def test_deep_formula() -> None:
     squares = sum(float((part**2).sum()) for part in y.values())
     expected = crossentropies(logits, batch[1]).mean().item()
     assert problem.outer_loss(problem.x0, y, batch).item() == pytest.approx(expected, rel=1e-5)
-    assert problem.loss(z, y, batch).item() == pytest.approx(expected + 0.15 * squares, rel=1e-5)
+    assert problem.inner_loss(z, y, batch).item() == pytest.approx(expected + 0.15 * squares, rel=1e-5)
 
 
 def test_accuracy_counts_right_answers() -> None:

@@ -192,7 +192,7 @@ def test_checkpoints_of_something_else(run: Path, tmp_path: Path) -> None:
     good = torch.load(run / "checkpoint.pt", weights_only=True)
     refused(run, saved(torch.nn.Linear(2, 2).state_dict()), "not written by pzobo")
     refused(run, saved(X0), "not written by pzobo")
-    refused(run, saved({**good, "format": 99}), "format 99, expected 1")
+    refused(run, saved({**good, "format": 99}), "format 99, expected 2")
     go(tmp_path / "other", optimizer=torch.optim.SGD)
     refused(run, (tmp_path / "other" / "checkpoint.pt").read_bytes(), r"different run.*optimizer is SGD")
     go(tmp_path / "wide", x0=normal(4)[:1])  # it could be broadcast

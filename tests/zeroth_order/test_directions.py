@@ -14,7 +14,7 @@ from torch import Tensor
 import pzobo
 from pzobo.errors import OptionError
 from pzobo.zeroth_order.directions import Sampler, Space
-from pzobo.zeroth_order.smoothing import estimate
+from pzobo.zeroth_order.estimate import estimate
 from tests.helpers import bowl, leaf, normal, relative_error
 
 ISOTROPIC = [pzobo.Gaussian, pzobo.Sphere, pzobo.Rademacher, pzobo.Orthogonal, pzobo.Coordinate]

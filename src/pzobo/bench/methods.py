@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pzobo.errors import OptionError
-from pzobo.inner.step import Products
+from pzobo.inner.kernel import Products
 from pzobo.jacobians import CG, PZOBO, Direct, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
 from pzobo.jacobians.base import Jacobian
+from pzobo.outer.hozog import HOZOG
 from pzobo.outer.method import Method
 from pzobo.outer.objective import Startable
 from pzobo.outer.problem import Problem
@@ -80,9 +81,18 @@ def _pzobo(sampled: bool = False, shrink: bool = True, at_x: bool = True) -> Bui
     return build
 
 
-def _hozog(setup: Setup, problem: Problem) -> Method:
-    jacobian = PZOBO(setup.mu, setup.directions, shrink=False)
-    return replace(setup.method(jacobian), around="objective")
+def _hozog(setup: Setup, problem: Problem) -> HOZOG:
+    return HOZOG(
+        setup.solver,
+        setup.mu,
+        setup.directions,
+        shrink=False,
+        warm_start=setup.warm_start,
+        batch_size=setup.batch_size,
+        outer_batch_size=setup.batch_size,
+        compile=setup.compile,
+        check=setup.check,
+    )
 
 
 def _cg(products: Products) -> Build:

@@ -57,7 +57,7 @@ def doctor(
         max_steps: how many inner steps may be suggested.
         seed: of everything that is drawn.
 
-    Example:
+    Examples:
         >>> print(pzobo.doctor(problem, solver=pzobo.GD(lr=0.1, steps=10), jacobian=pzobo.PZOBO(mu=0.01)))
     """
     if not 0 < target < 1:

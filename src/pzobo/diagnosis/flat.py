@@ -37,7 +37,7 @@ class Flat:
         z = self._x.tree(x)
         if self.problem.prepare is not None:
             z = self.problem.prepare(z, data)
-        return self.problem.loss(z, self._y.tree(y), data)
+        return self.problem.inner_loss(z, self._y.tree(y), data)
 
     def f(self, x: Tensor, y: Tensor, batch: Tree = None) -> Tensor:
         """The outer loss."""

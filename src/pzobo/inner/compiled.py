@@ -58,23 +58,28 @@ class Compiled:
             ) from error
 
     def repeat(
-        self, times: int, leaves: Leaves, pairs: Sequence[tuple[Any, Any]], shift: Leaves | None, known: Straight | None
+        self,
+        times: int,
+        leaves: Leaves,
+        pairs: Sequence[tuple[Any, Any]],
+        shift: Leaves | None,
+        straight: Straight | None,
     ) -> tuple[Leaves, Straight | None]:
         """fn(fn(... fn(leaves, pairs, shift) ..., pairs, shift), pairs, shift), and how to do it straight."""
         z = tuple([t for t in pairs[0][0] if isinstance(t, Tensor)])
-        if known is None or not known.fits(z, leaves):
+        if straight is None or not straight.fits(z, leaves):
             self._listening = True
             try:
                 before, leaves = leaves, tuple(self(leaves, pairs, shift))
-                known = Straight.of(self._heard, z, before, leaves)
+                straight = Straight.of(self._heard, z, before, leaves)
             finally:
                 self._listening, self._heard = False, None
             times -= 1
-            if known is None:
+            if straight is None:
                 for _ in range(times):
                     leaves = tuple(self(leaves, pairs, shift))
                 return leaves, None
-        return known.run(times, z, leaves), known
+        return straight.run(times, z, leaves), straight
 
 
 class Straight:

@@ -1,7 +1,11 @@
-"""What does a Jacobian see of one call of `argmin`? The inner problem as a function of the variables asked about."""
+"""What is the inner problem, to a Jacobian? y^N as a function of variables: x itself (`AtX`) or z = prepare(x) (`AtZ`).
+
+One call of `argmin` makes one of the two. It owns the base path; `again` runs others under its conditions.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,21 +15,13 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import StructureError
-from pzobo.inner.step import Kernel, Z
-from pzobo.solvers import BlackBox, ClosedForm, Iterative
-from pzobo.tensors.replay import Replay, uncached, watched
+from pzobo.inner.kernel import Kernel, Z
+from pzobo.inner.solver import Solver
+from pzobo.tensors.replay import Replay, watched
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
-
-@dataclass(frozen=True)
-class Point:
-    """One z with the batch it belongs to, and which of its leaves are variables."""
-
-    z: Z
-    batch: Tree
-    slots: tuple[int, ...]
-    offset: int
-    """Where its variables stand among all; points that share a z share them."""
+Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
+"""z and the batch of a step, which leaves of z move, and their derivatives along a direction."""
 
 
 class Questions:
@@ -41,60 +37,104 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Inner:
-    """y^N as a function of `variables`: the outer variables themselves ("x"), or what `prepare` made of them ("z")."""
+class Call:
+    """The arguments of one call of `argmin`, taken apart."""
 
     kernel: Kernel
     solver: Any
-    y0: Leaves
+    x_leaves: Sequence[Any]
+    x_plan: Plan
     variables: Leaves
-    """The values, cut from their graphs."""
-    feed: Callable[[Leaves], Iterator[tuple[Z, Tree, int]]]
-    """(z, batch, number of steps) along the path, for given values of the variables."""
-    points: Sequence[Point]
-    """At level "z": the points that the variables belong to, in their order."""
-    tangents: Callable[[Leaves], Iterator[tuple[Z, Tree, tuple[int, ...], Leaves]]]
-    """The feed and its derivative along a direction: (z, batch, slots of z, their tangents) for each step."""
-    x: Callable[[Leaves], Tree]
-    """At level "x": the tree x for given values of the variables."""
+    """Those of x's tensors that need a gradient, tied ones once, with their graphs."""
+    y0: Leaves
+    batches: Sequence[Tree]
+    """One batch for all steps, or one for each."""
+    own: Sequence[Tree]
+    """The Jacobian's own batches, if any."""
     data: Tree
-    """The batch, or the list of batches."""
+    """The batch, or the list of batches, as a black box gets it."""
+    prepare: Callable[[Tree, Tree], Tree] | None
     replay: Replay
     check: bool
     questions: Questions
-    known: dict[str, Any] | None = None
-    """Where all steps have one batch: machine code of the base path, for the other paths of this call."""
 
-    def solve(self, variables: Leaves, functional: bool = False) -> Leaves:
-        """y^N at these values of the variables."""
-        solver = self.solver
-        if isinstance(solver, Iterative):
-            with uncached():
-                return self.kernel.path(self.feed(variables), self.y0, functional=functional, known=self.known)[0]
-        if isinstance(solver, ClosedForm):
-            return self.formula(variables)
-        assert isinstance(solver, BlackBox)
-        # Whatever the black box keeps or writes into is not what the other paths see.
-        with torch.enable_grad():
-            answer = solver.fn(self.x(variables), self.kernel.y_plan.build(t.clone() for t in self.y0), self.data)
-        return tuple([t.detach().clone() for t in self.like_y0(answer, "The black box")])
+    @property
+    def steps(self) -> int:
+        return int(getattr(self.solver, "steps", 1))
 
-    def formula(self, variables: Leaves) -> Leaves:
-        """The closed form's answer, differentiable."""
-        z, batch, _ = next(self.feed(variables))
-        return self.like_y0(self.solver.fn(self.kernel.z_plan.build(z), batch), "The closed form")
+    def z(self, x_leaves: Sequence[Any], batch: Tree) -> Z:
+        """The leaves of prepare(x, batch)."""
+        if self.prepare is None:
+            return tuple(x_leaves)
+        answer = self.prepare(self.x_plan.build(x_leaves), batch)
+        return take_apart(answer, self.kernel.z_plan, "The answer of prepare()", "its first answer")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One z with the batch it belongs to, and which of its leaves are variables."""
+
+    z: Z
+    batch: Tree
+    slots: tuple[int, ...]
+    offset: int
+    """Where its variables stand among all; points that share a z share them."""
+
+
+class InnerProblem(ABC):
+    """y^N as a function of `variables`, for one call of `argmin`.
+
+    Attributes:
+        inputs: the tensors asked about, with their graphs: what the answer is attached to.
+        variables: their values, cut from their graphs.
+        points: at z, the points that the variables belong to, in their order; at x none.
+        code: where all steps have one batch, what was compiled for the base path, for the other paths of this call.
+    """
+
+    points: Sequence[Point] = ()
+
+    def __init__(self, call: Call, inputs: Leaves) -> None:
+        self.call = call
+        self.kernel: Kernel = call.kernel
+        self.solver: Any = call.solver
+        self.y0, self.data = call.y0, call.data
+        self.replay, self.check, self.questions = call.replay, call.check, call.questions
+        self.inputs = inputs
+        self.variables: Leaves = tuple(t.detach() for t in inputs)
+        self.code: dict[str, Any] | None = {} if len(call.batches) == 1 else None
+
+    # What the two kinds differ in
+
+    @abstractmethod
+    def feed(self, values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
+        """(z, batch, number of steps) along the path, for given values of the variables."""
+
+    @abstractmethod
+    def tangents(self, u: Leaves) -> Iterator[Tangent]:
+        """The feed and its derivative along a direction, step by step."""
+
+    @abstractmethod
+    def x(self, values: Leaves) -> Tree:
+        """The outer variables as a tree, for given values of the variables."""
+
+    # What they share
 
     def base(self) -> Leaves:
-        """y^N at the variables' own values: the first solve, whose conditions later ones repeat."""
+        """y^N at the variables' own values: the first path, whose conditions later ones repeat."""
         self.replay.start()
         y = self.solve(self.variables)
         self.replay.stop()
         return y
 
-    def again(self, variables: Leaves, functional: bool = False) -> Leaves:
-        """`solve` under the conditions of the first time."""
-        with self.replay.again(), watched() if isinstance(self.solver, BlackBox) else nullcontext():
-            return self.solve(variables, functional)
+    def again(self, values: Leaves, functional: bool = False) -> Leaves:
+        """y^N at other values, under the conditions of the first path."""
+        with self.replay.again(), watched() if self.solver.opaque else nullcontext():
+            return self.solve(values, functional)
+
+    def solve(self, values: Leaves, functional: bool = False) -> Leaves:
+        """y^N at these values of the variables."""
+        solver: Solver = self.solver
+        return solver.solve(self, values, functional)
 
     def like_y0(self, answer: Tree, who: str) -> Leaves:
         """An answer as leaves like those of y0."""

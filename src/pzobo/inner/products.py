@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pzobo.errors import OptionError, RequirementError
-from pzobo.inner.step import Kernel, Products, Z, select
-from pzobo.solvers import GD, Iterative
+from pzobo.inner.kernel import Kernel, Products, Z, select
+from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
@@ -110,18 +110,17 @@ def transpose(
     batch: Tree,
     slots: Sequence[int],
     products: Products,
-    rate: float | None = None,
 ) -> Transpose:
-    """The transposed derivative of the solver's step at a point (or of a gradient step with `rate`)."""
+    """The transposed derivative of the solver's step at a point."""
     if kernel.compile:
         return lambda y_bar, state_bar: kernel.compiled("adjoint")(
-            z, y, state, batch, y_bar, state_bar, tuple(slots), products, rate
+            z, y, state, batch, y_bar, state_bar, tuple(slots), products
         )
     if products == "difference":
         return lambda y_bar, state_bar: kernel.adjoint(
-            z, y, state, batch, y_bar, state_bar, slots, products, rate, functional=False
+            z, y, state, batch, y_bar, state_bar, slots, products, functional=False
         )
-    return through(kernel.solver if rate is None else GD(rate, 1), Linearization(kernel, z, y, batch, slots), y, state)
+    return through(kernel.solver, Linearization(kernel, z, y, batch, slots), y, state)
 
 
 def through(solver: Iterative, linear: Linearization, y: Leaves, state: Leaves) -> Transpose:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pzobo import deprecated
 from pzobo.errors import StaleError
-from pzobo.inner.problem import Inner
-from pzobo.inner.step import Z
-from pzobo.solvers import Iterative
+from pzobo.inner.kernel import Z
+from pzobo.inner.problem import InnerProblem
+from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
@@ -18,7 +19,7 @@ from pzobo.tensors.trees import Leaves, Tree
 class Solution:
     """The last solve of an `Argmin`, measured when asked: each property is computed when it is read."""
 
-    def __init__(self, inner: Inner, y: Leaves) -> None:
+    def __init__(self, inner: InnerProblem, y: Leaves) -> None:
         self._inner, self._y = inner, y
         self._versions = [t._version for t in (*inner.variables, *y)]
 
@@ -32,9 +33,11 @@ class Solution:
             return float(what(z, self._y, batch))
 
     @property
-    def loss(self) -> float:
+    def inner_loss(self) -> float:
         """g(x, y^N), on the last batch of the path."""
         return self._measure(self._inner.kernel.value)
+
+    loss = deprecated.attribute("loss", "inner_loss")
 
     @property
     def gradient_norm(self) -> float:
@@ -47,7 +50,7 @@ class Solution:
         return trees.is_finite(self._y)
 
 
-def diagnose(inner: Inner) -> str:
+def diagnose(inner: InnerProblem) -> str:
     """Where a path left the finite numbers, found by walking it again."""
     solver = inner.solver
     if not isinstance(solver, Iterative):

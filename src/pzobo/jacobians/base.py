@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, Self
 
-from pzobo.errors import RequirementError
-from pzobo.inner.problem import Inner
+from pzobo.errors import OptionError, RequirementError
+from pzobo.inner.problem import InnerProblem
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 
@@ -19,7 +20,7 @@ NEEDS = {
 }
 
 
-class Jacobian:
+class Jacobian(ABC):
     """An answer to the question: given v = df/dy, what is (dy/dx)^T v?"""
 
     needs: ClassVar[tuple[frozenset[str], ...]] = ()
@@ -27,13 +28,38 @@ class Jacobian:
     own_batches: ClassVar[bool] = False
     """Whether it evaluates g on batches of its own (`jacobian_batches=`)."""
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+    @abstractmethod
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         """y^N and the pullback."""
-        raise RequirementError(f"{type(self).__name__} does not define run().")
+
+    @property
+    def only_at_z(self) -> bool:
+        """Whether it must be asked about z, which a black box does not have."""
+        return False
 
     def level(self, x_size: int, z_size: int) -> Level:
         """Whether it is asked about x itself or about z = prepare(x, batch); autograd does the rest."""
         return "z"
+
+    def seeded(self, seed: int) -> Self:
+        """The same Jacobian, with all that it draws following from this seed."""
+        return self
+
+    def at_start(self) -> Self:
+        """The same Jacobian with streams of its own, at their start: every run that begins with it is alike."""
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """What changes in it from call to call, for checkpoints: tensors, numbers, strings, lists and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        if state.keys() != self.state_dict().keys():
+            raise OptionError(
+                f"The checkpoint is of another Jacobian: it has {sorted(state) or 'no state'}, where "
+                f"{type(self).__name__} has {sorted(self.state_dict()) or 'none'}."
+            )
 
     def requirements(self) -> tuple[frozenset[str], ...]:
         return self.needs
@@ -49,7 +75,7 @@ class Jacobian:
                 )
 
 
-def refuse_random(inner: Inner, who: str) -> None:
+def refuse_random(inner: InnerProblem, who: str) -> None:
     """Refuse a problem that draws random numbers, for methods that evaluate it at other places or in another order."""
     if inner.replay.random:
         raise RequirementError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pzobo.inner.problem import Inner
+from pzobo.inner.problem import InnerProblem
 from pzobo.jacobians.base import Jacobian, Level
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
@@ -18,7 +18,7 @@ class Direct(Jacobian):
     A method that does not beat it has not shown that its Jacobian helps.
     """
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         return inner.base(), lambda v: trees.zeros(inner.variables)
 
     def level(self, x_size: int, z_size: int) -> Level:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Literal, Self, cast
 
 from torch import Tensor
 
 from pzobo.errors import OptionError, PzoboError, RequirementError
-from pzobo.inner.problem import Inner
+from pzobo.inner.problem import InnerProblem
 from pzobo.jacobians.base import Jacobian, Level
-from pzobo.solvers import BlackBox
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Sampler
-from pzobo.zeroth_order.smoothing import Change, check_batching, check_directions, check_sampler, chunk_size, estimate
+from pzobo.zeroth_order.estimate import (
+    Change,
+    check_batching,
+    check_directions,
+    check_sampler,
+    chunk_size,
+    estimate,
+)
 
 At = Literal["auto", "x", "z"]
 
@@ -37,27 +45,48 @@ class Directional(Jacobian):
             raise OptionError(f'at={self.at!r}: must be "auto", "x" or "z".')
         check_sampler(self.sampler, self.shrink)
 
+    @property
+    def only_at_z(self) -> bool:
+        return self.at == "z"
+
     def level(self, x_size: int, z_size: int) -> Level:
         if self.at == "auto":
             return "z" if z_size < x_size else "x"
         return self.at
 
-    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
+    def seeded(self, seed: int) -> Self:
+        return self._with(replace(self.sampler, seed=seed, generator=None))
+
+    def at_start(self) -> Self:
+        return self._with(self.sampler.at_start())
+
+    def _with(self, sampler: Sampler) -> Self:
+        alike: Any = self
+        return cast(Self, replace(alike, sampler=sampler))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampler": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.sampler.load_state_dict(state["sampler"])
+
+    @abstractmethod
+    def change(self, inner: InnerProblem, y: Leaves, functional: bool) -> tuple[Change, float]:
         """How y^N changes along a direction, and over what width."""
-        raise OptionError(f"{type(self).__name__} does not define change().")
 
     def advice(self, chunk: int) -> str:
         """What to do when something in the problem cannot be transformed as this needs it."""
         return 'torch.vmap may not take something in it: use batching="loop".' if chunk > 1 else ""
 
-    def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
+    def floor(self, inner: InnerProblem, y: Leaves) -> Tensor | None:
         """The length of a change that would be rounding noise, if there is one."""
         return None
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         key = self.sampler.key()
         y = inner.base()
-        loop = isinstance(inner.solver, BlackBox)
+        loop = inner.solver.opaque
         few = inner.kernel.compile or self.directions < FEW
         chunk = 1 if loop else chunk_size(self.batching, self.directions, loop=few)
 

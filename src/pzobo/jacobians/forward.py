@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pzobo.inner.problem import Inner
+from pzobo.inner.problem import InnerProblem
 from pzobo.jacobians.directional import At, Directional
-from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Gaussian, Sampler
-from pzobo.zeroth_order.smoothing import Change
+from pzobo.zeroth_order.estimate import Change
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,12 @@ class ForwardMode(Directional):
 
     needs = (frozenset({"path", "function"}),)
 
-    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
+    def change(self, inner: InnerProblem, y: Leaves, functional: bool) -> tuple[Change, float]:
         def along(u: Leaves) -> Leaves:
             u = tuple(d.to(w.dtype) for d, w in zip(u, inner.variables, strict=True))
             with inner.replay.again():
-                if isinstance(inner.solver, ClosedForm):
-                    return _jvp(inner.formula, inner.variables, u)
+                if "function" in inner.solver.gives:
+                    return _jvp(inner.solve, inner.variables, u)
                 return _path(inner, u, compiled=inner.kernel.compile and not functional)
 
         return along, 1.0
@@ -51,7 +50,7 @@ def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:
     return tuple(torch.func.jvp(fn, (at,), (along,))[1])
 
 
-def _path(inner: Inner, u: Leaves, compiled: bool) -> Leaves:
+def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
     """The tangent of y^N, carried along beside the path."""
     kernel = inner.kernel
     step = kernel.compiled("tangent") if compiled else kernel.tangent

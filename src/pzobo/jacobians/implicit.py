@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pzobo.errors import CurvatureError, OptionError
-from pzobo.inner.problem import Inner
+from pzobo.inner.kernel import Products
+from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
-from pzobo.inner.step import Products
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import in_range, positive, whole
 from pzobo.tensors import trees
@@ -26,7 +27,7 @@ class System:
     The points (z, batch) come in turn: another for each product in the stochastic case, else always the same.
     """
 
-    def __init__(self, inner: Inner, y: Leaves, products: Products) -> None:
+    def __init__(self, inner: InnerProblem, y: Leaves, products: Products) -> None:
         self.inner = inner
         self.y = y
         self.products = products
@@ -51,15 +52,16 @@ class System:
         return self.inner.cotangents({index: trees.mul(product(q)[1], -1.0)})
 
 
-class Inverse:
+class Inverse(ABC):
     """A way to answer (dy/dz)^T v = -(d2g/dz dy) (d2g/dy2)^-1 v."""
 
     def needs(self) -> tuple[frozenset[str], ...]:
         """What it needs of the solver beyond the gradient."""
         return ()
 
+    @abstractmethod
     def apply(self, system: System, v: Leaves) -> Leaves:
-        raise OptionError(f"{type(self).__name__} does not define apply().")
+        """The answer, from products that the system gives."""
 
 
 @dataclass(frozen=True)
@@ -125,23 +127,31 @@ class FixedPoint(Inverse):
         return (frozenset({"map"}),) if self.lr is None else ()
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        inner = system.inner
-        state = inner.solver.init(system.y) if self.lr is None else ()
+        state = system.inner.solver.init(system.y) if self.lr is None else ()
         w, w_state = v, trees.zeros(state)
         last: tuple[int, Transpose] | None = None
-
-        def pull(index: int, slots: tuple[int, ...]) -> Transpose:
-            point = inner.points[index]
-            return transpose(inner.kernel, point.z, system.y, state, point.batch, slots, system.products, self.lr)
-
         for _ in range(self.steps - 1):
             index = system.draw()
             if last is None or last[0] != index:
-                last = index, pull(index, ())
+                last = index, self._map(system, state, index, ())
             y_bar, w_state, _ = last[1](w, w_state)
             w = trees.add(v, y_bar)
         index = system.draw()
-        return inner.cotangents({index: pull(index, inner.points[index].slots)(w, w_state)[2]})
+        slots = system.inner.points[index].slots
+        return system.inner.cotangents({index: self._map(system, state, index, slots)(w, w_state)[2]})
+
+    def _map(self, system: System, state: Leaves, index: int, slots: tuple[int, ...]) -> Transpose:
+        """The transposed derivative of the solver's step, or of a gradient step with the rate `lr`."""
+        point, kernel = system.inner.points[index], system.inner.kernel
+        if self.lr is None:
+            return transpose(kernel, point.z, system.y, state, point.batch, slots, system.products)
+        rate, product = self.lr, linearize(kernel, point.z, system.y, point.batch, slots, system.products)
+
+        def descent(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+            by_y, by_z = product(trees.mul(y_bar, -rate))
+            return trees.add(y_bar, by_y), state_bar, by_z
+
+        return descent
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,7 @@ class Implicit(Jacobian):
     def requirements(self) -> tuple[frozenset[str], ...]:
         return (frozenset({"gradient"}), *self.inverse.needs())
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
         if self.products == "difference" or inner.kernel.compile:
             refuse_random(inner, "Implicit with differences or compile")

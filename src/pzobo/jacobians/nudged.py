@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pzobo.inner.problem import Inner, in_turn
+from pzobo.inner.problem import InnerProblem, in_turn
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import positive, whole
 from pzobo.tensors import trees
@@ -39,7 +39,7 @@ class Nudged(Jacobian):
         if self.steps is not None:
             whole("Nudged: steps", self.steps)
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
         refuse_random(inner, "Nudged")
         pairs = [(point.z, point.batch) for point in inner.points]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from pzobo.inner.problem import Inner
+from pzobo.inner.problem import InnerProblem
 from pzobo.jacobians.directional import At, Directional
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Gaussian, Sampler
-from pzobo.zeroth_order.smoothing import Change, check_mu, check_noise, difference, noise_floor
+from pzobo.zeroth_order.estimate import Change, check_mu, difference
+from pzobo.zeroth_order.noise import check_noise, noise_floor
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class PZOBO(Directional):
         check_mu(self.mu)
         super().__post_init__()
 
-    def change(self, inner: Inner, y: Leaves, functional: bool) -> tuple[Change, float]:
+    def change(self, inner: InnerProblem, y: Leaves, functional: bool) -> tuple[Change, float]:
         return difference(lambda w: inner.again(w, functional), y, inner.variables, self.mu, self.antithetic)
 
-    def floor(self, inner: Inner, y: Leaves) -> Tensor | None:
+    def floor(self, inner: InnerProblem, y: Leaves) -> Tensor | None:
         check_noise(inner.variables, self.mu, self.sampler)
         return noise_floor(y, self.directions)

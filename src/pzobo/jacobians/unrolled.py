@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from pzobo.inner.problem import Inner
+from pzobo.inner.kernel import Products, each
+from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
-from pzobo.inner.step import Products, each
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import whole
-from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
+
+Tape = deque[tuple[int, Callable[[], Transpose]]]
+"""For each differentiated step: the point it is taken at, and how to get its transposed derivative."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class Unrolled(Jacobian):
     def requirements(self) -> tuple[frozenset[str], ...]:
         return (frozenset({"path", "function"}),) if self.products == "autodiff" else (frozenset({"path"}),)
 
-    def run(self, inner: Inner) -> tuple[Leaves, Pullback]:
-        if isinstance(inner.solver, ClosedForm):
+    def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
+        if "function" in inner.solver.gives:
             return _through_formula(inner)
         steps = inner.solver.steps
         first = 0 if self.last is None else max(0, steps - self.last)
-        tape: deque[tuple[int, Callable[[], Transpose]]] = deque()
+        tape: Tape = deque()
         keep_graph = not (self.checkpoint or self.products == "difference" or inner.kernel.compile)
         inner.replay.start()
         y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
@@ -66,9 +68,7 @@ class Unrolled(Jacobian):
 
         return y, pullback
 
-    def _keep_points(
-        self, inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Transpose]]]
-    ) -> tuple[Leaves, Leaves]:
+    def _keep_points(self, inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
         kernel, points = inner.kernel, inner.points
         count = 0
 
@@ -84,7 +84,7 @@ class Unrolled(Jacobian):
         return kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
 
 
-def _keep_graph(inner: Inner, first: int, tape: deque[tuple[int, Callable[[], Transpose]]]) -> tuple[Leaves, Leaves]:
+def _keep_graph(inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
     """The path, with the graph of each step's gradient kept for the backward pass."""
     kernel, solver = inner.kernel, inner.solver
     y, state = inner.y0, solver.init(inner.y0)
@@ -103,11 +103,11 @@ def _kept(pull: Transpose) -> Callable[[], Transpose]:
     return lambda: pull
 
 
-def _through_formula(inner: Inner) -> tuple[Leaves, Pullback]:
+def _through_formula(inner: InnerProblem) -> tuple[Leaves, Pullback]:
     """Autograd through a closed form."""
     with torch.enable_grad():
         variables = tuple(t.detach().requires_grad_() for t in inner.variables)
-        y = inner.formula(variables)
+        y = inner.solve(variables)
 
     def pullback(v: Leaves) -> Leaves:
         used = [(t, w) for t, w in zip(y, v, strict=True) if t.requires_grad]

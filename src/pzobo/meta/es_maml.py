@@ -32,7 +32,7 @@ class ESMAML(FOMAML):
     directions: int = 1
     sampler: Sampler = field(default_factory=Gaussian)
 
-    def loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
+    def outer_loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         def objective(x: Tree) -> Tensor:
             return task_loss(self.logits(model, x, episodes), episodes.query_labels)
 

@@ -130,7 +130,7 @@ class Heads(Learning):
         return task_loss(self.predict(y, episodes), episodes.query_labels)
 
     def inner_loss(self) -> float | None:
-        return float(self.argmin.last.loss) / self.problem.meta_batch if self.step else None
+        return float(self.argmin.last.inner_loss) / self.problem.meta_batch if self.step else None
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"mean": self.mean, "argmin": self.argmin.state_dict()}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pzobo import deprecated
 from pzobo.errors import RequirementError
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
@@ -31,6 +32,10 @@ def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
 class Learner:
     """A way to learn from few images. One with outer variables of its own adds them in `variables`."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.method(cls, "loss", "outer_loss")
+
     def variables(self, model: Model) -> Tree:
         """The outer variables at their start: a dict whose entry "backbone" has the backbone's weights."""
         return {"backbone": model.weights()}
@@ -39,7 +44,7 @@ class Learner:
         """What is predicted for the query images, tasks x images x ways; a differentiable function of x."""
         raise RequirementError(f"{type(self).__name__} does not define logits().")
 
-    def loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
+    def outer_loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         """The outer loss: the cross-entropy of the predictions."""
         return task_loss(self.logits(model, x, episodes), episodes.query_labels)
 
@@ -72,10 +77,10 @@ class Learning(Objective):
 
     def outer(self, episodes: Episodes) -> Tensor:
         """The outer loss on some tasks."""
-        value: Tensor = self.learner.loss(self.model, self.x, episodes)
+        value: Tensor = self.learner.outer_loss(self.model, self.x, episodes)
         return value
 
-    def loss(self) -> Tensor:
+    def outer_loss(self) -> Tensor:
         count = self.problem.meta_batch
         episodes = self.tasks.batch(self.step * count, count)
         with torch.random.fork_rng():

@@ -74,7 +74,7 @@ class MAML(Learner):
         w = adapted(model, x, task, self.lr, self.steps, second)
         return linear(model.query(w, task), w["head"]["weight"], w["head"]["bias"])
 
-    def loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
+    def outer_loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         leaves, plan = Plan.take(x)
         count = len(episodes.support)
         total = torch.zeros((), dtype=episodes.support.dtype, device=episodes.support.device)

@@ -17,10 +17,12 @@ from pzobo.outer.identity import identity
 from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
 from pzobo.outer.state import RunState
-from pzobo.runs.folder import Metrics, RunFolder
-from pzobo.runs.listeners import Row, board, interrupts, obey, summary_writer
+from pzobo.runs.folder import RunFolder
+from pzobo.runs.listeners import board, interrupts, obey, summary_writer
+from pzobo.runs.metrics import Metrics
 from pzobo.runs.progress import Progress
 from pzobo.runs.randomness import seeded
+from pzobo.runs.rows import Row
 from pzobo.tensors.trees import Tree
 
 

@@ -63,7 +63,7 @@ def fingerprint(problem: Any) -> str:
     if not isinstance(problem, Problem):
         return words(problem)
     digest = hashlib.blake2b(digest_size=12)
-    for function in (problem.loss, problem.outer_loss, problem.prepare):
+    for function in (problem.inner_loss, problem.outer_loss, problem.prepare):
         digest.update(words(function).encode())
     data: Any = (problem.x0, problem.y0, problem.train, problem.val)
     leaves, structure = optree.tree_flatten(data)

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pzobo.errors import NonFiniteError, OptionError, RequirementError
-from pzobo.inner.step import scalar
 from pzobo.outer.objective import Objective
 from pzobo.outer.state import RunState
-from pzobo.runs.folder import Metrics, RunFolder
-from pzobo.runs.listeners import Listener, Row, obey
+from pzobo.runs.folder import RunFolder
+from pzobo.runs.listeners import Listener, obey
 from pzobo.runs.memory import Peak
+from pzobo.runs.metrics import Metrics
+from pzobo.runs.rows import Row
 from pzobo.tensors import trees
+from pzobo.tensors.checks import scalar
 from pzobo.tensors.trees import Tree
 
-_OURS = ("step", "seconds", "outer_loss", "hypergradient_norm", "memory")
+
+@dataclass
+class Pending:
+    """A row whose step is not made yet, and the time that its loss and hypergradient took."""
+
+    row: Row
+    taken: float
 
 
 class Loop:
     """The outer loop over a run.
 
     A row of metrics belongs to the x before its step. So a run that stops at a target has a row whose step is not made
-    yet; it is `pending`, with its gradients, and goes into the checkpoint: a longer run makes that very step.
+    yet; it is `pending`, and goes into the checkpoint with its gradients: a longer run makes that very step.
     """
 
     def __init__(
@@ -48,7 +57,7 @@ class Loop:
         self.target, self.limit = target, math.inf if seconds is None else seconds
         self.clock = clock
         self.peak = Peak(run.device)
-        self.pending: dict[str, Any] | None = None
+        self.pending: Pending | None = None
         self.changed = False
         self.y: Tree = None
 
@@ -61,7 +70,7 @@ class Loop:
             stopped = self.reason()
             if stopped is not None:
                 self.save()
-                self.y = getattr(run.objective, "y", None)
+                self.y = run.objective.y
                 return stopped
             self.advance()
             if interrupted or (self.checkpoint_every and run.step % self.checkpoint_every == 0):
@@ -75,27 +84,27 @@ class Loop:
         run = self.run
         with self.peak:
             began = self.clock()
-            loss = scalar(run.objective.loss(), "The outer loss")
+            loss = scalar(run.objective.outer_loss(), "The outer loss")
             if not loss.requires_grad:
                 raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
             run.clear()
             loss.backward()
             self.wait()
             taken = self.clock() - began
-        row = self.row(float(loss.detach()))
-        row["hypergradient_norm"] = self.norm()
+        row = replace(self.row(float(loss.detach())), hypergradient_norm=self.norm())
         over = run.seconds >= self.limit
         if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
-            self.measure(row, self.evaluate_at_end if over else self.evaluate)
+            row = self.measured(row, self.evaluate_at_end if over else self.evaluate)
         self.tell(row, listeners)
-        self.pending, self.changed = {"row": row, "taken": taken}, True
+        self.pending, self.changed = Pending(row, taken), True
 
     def reason(self) -> str | None:
         """Why to stop at the pending row, if there is a reason."""
-        row = self.pending["row"] if self.pending is not None else {}
-        if row["seconds"] >= self.limit:
+        assert self.pending is not None
+        row = self.pending.row
+        if row.seconds >= self.limit:
             return "seconds"
-        return "target" if "inner_loss" in row and self.reached(row) else None
+        return "target" if row.evaluated and self.reached(row) else None
 
     def advance(self) -> None:
         """Make the step of the pending row."""
@@ -103,34 +112,32 @@ class Loop:
         assert pending is not None
         with self.peak:
             began = self.clock()
-            run.advance(pending["row"]["outer_loss"])
+            run.advance(pending.row.outer_loss)
             self.wait()
-            run.seconds += pending["taken"] + self.clock() - began
+            run.seconds += pending.taken + self.clock() - began
         self.pending, self.changed = None, True
 
     def last(self, listeners: Sequence[Listener]) -> str:
         """The row after the last step. It leaves no trace, so that a longer run can go on from here."""
         run = self.run
         # A finished run that is resumed has this row already.
-        row = next((r for r in self.rows.after if r["step"] == run.step and r["hypergradient_norm"] is None), None)
+        row = next((r for r in self.rows.after if r.last and r.step == run.step), None)
         with run.no_trace():
             run.clear()
-            loss = float(run.objective.loss().detach())
-            self.y = getattr(run.objective, "y", None)
+            loss = float(run.objective.outer_loss().detach())
+            self.y = run.objective.y
             if row is None:
-                row = self.row(loss)
-                self.measure(row, self.evaluate_at_end)
+                row = self.measured(self.row(loss, last=True), self.evaluate_at_end)
         self.tell(row, listeners)
         return "target" if self.reached(row) else "steps"
 
-    def row(self, loss: float) -> Row:
+    def row(self, loss: float, last: bool = False) -> Row:
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"The outer loss is {loss} at outer step {self.run.step}: the outer steps may be too long; try a "
                 "smaller outer learning rate."
             )
-        values = (self.run.step, self.run.seconds, loss, None, self.peak.megabytes)
-        return dict(zip(_OURS, values, strict=True))
+        return Row(self.run.step, self.run.seconds, loss, memory=self.peak.megabytes, last=last)
 
     def norm(self) -> float:
         """The norm of the hypergradient."""
@@ -142,14 +149,16 @@ class Loop:
             )
         return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
 
-    def measure(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> None:
+    def measured(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> Row:
+        """The row with an evaluation."""
         with self.run.no_trace(), torch.no_grad():
-            row["inner_loss"] = _number("inner_loss", self.run.objective.inner_loss())
+            inner_loss = _number("inner_loss", self.run.objective.inner_loss())
             found = evaluate(self.run.objective)
-        for key, value in found.items():
-            if key in _OURS:
+        metrics = {key: _number(key, value) for key, value in found.items()}
+        for key in metrics:
+            if key in Row.OWN:
                 raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")
-            row[key] = _number(key, value)
+        return replace(row, evaluated=True, inner_loss=inner_loss, metrics=metrics)
 
     def tell(self, row: Row, listeners: Sequence[Listener]) -> None:
         self.rows.add(row)
@@ -161,13 +170,17 @@ class Loop:
             return False
         if callable(self.target):
             return bool(self.target(row))
-        return bool(row["outer_loss"] <= self.target)
+        return row.outer_loss <= self.target
 
     def save(self) -> None:
         """Write a checkpoint, if anything changed since the last."""
         if self.folder is None or not self.changed:
             return
-        pending = self.pending and {**self.pending, "gradients": self.run.gradients}
+        pending = self.pending and {
+            "row": dict(self.pending.row),
+            "taken": self.pending.taken,
+            "gradients": self.run.gradients,
+        }
         self.folder.save({**self.run.state(), "pending": pending, "metrics": self.rows.size()})
         self.changed = False
 
@@ -175,7 +188,7 @@ class Loop:
         """Take up the row whose step was not made."""
         if pending is not None:
             self.run.gradients = pending["gradients"]
-            self.pending = {"row": pending["row"], "taken": pending["taken"]}
+            self.pending = Pending(Row.of(pending["row"]), pending["taken"])
 
     def wait(self) -> None:
         if self.run.device.type == "cuda":

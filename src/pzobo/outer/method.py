@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-import optree
-import torch
-from torch import Tensor
-
-from pzobo.errors import OptionError, StructureError
+from pzobo import deprecated
+from pzobo.errors import OptionError
 from pzobo.jacobians.base import Jacobian
-from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.pzobo import PZOBO
-from pzobo.outer.minibatches import Minibatches
-from pzobo.outer.objective import Objective
+from pzobo.outer.bilevel import Batches, Bilevel
+from pzobo.outer.hozog import HOZOG
 from pzobo.outer.problem import Problem
-from pzobo.solvers import Iterative, Solver
-from pzobo.tensors import trees
-from pzobo.tensors.trees import Tree
-from pzobo.zeroth_order.directions import Sampler
-from pzobo.zeroth_order.smoothing import smooth
+from pzobo.solvers import Solver
 
 
 @dataclass(frozen=True)
@@ -32,8 +22,7 @@ class Method:
     Args:
         solver: how y^N is reached.
         jacobian: what dy/dx is taken to be.
-        around: "inner" estimates the response y^N(x) alone. "objective" puts the smoothing of `jacobian`, which must be
-            `PZOBO`, around the whole outer loss instead: HOZOG.
+        around: deprecated; `HOZOG` is a method of its own.
         warm_start: start each inner path where the last one ended, instead of at y0.
         batch_size: S, rows of a batch of each inner step (PZOBO-S); all the training data by default.
         outer_batch_size: D_f, rows of a batch of the outer loss; all the validation data by default.
@@ -41,14 +30,14 @@ class Method:
         compile: as in `Argmin`.
         check: as in `Argmin`.
 
-    Example:
+    Examples:
         >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
         >>> pzobo.fit(problem, method, steps=100, lr=0.05)
     """
 
     solver: Solver
     jacobian: Jacobian
-    around: Literal["inner", "objective"] = "inner"
+    around: Literal["inner", "objective"] = field(default="inner", repr=False)
     warm_start: bool = False
     batch_size: int | None = None
     outer_batch_size: int | None = None
@@ -57,125 +46,42 @@ class Method:
     check: bool = True
 
     def __post_init__(self) -> None:
+        self._batches.check(self.solver)
         if self.around not in ("inner", "objective"):
-            raise OptionError(f'around={self.around!r}: must be "inner" or "objective".')
-        if self.around == "objective" and not isinstance(self.jacobian, PZOBO):
-            raise OptionError(
-                f'around="objective" smooths the whole outer loss: give jacobian=PZOBO(...), not {self.jacobian!r}.'
-            )
-        if self.batch_size is not None and not isinstance(self.solver, Iterative):
-            raise OptionError(f"batch_size= needs a solver that makes steps; {type(self.solver).__name__} makes none.")
-        if self.jacobian_batches and self.batch_size is None:
-            raise OptionError("jacobian_batches= needs batch_size=: without it every step sees all the data.")
+            raise OptionError(f'around={self.around!r}: drop it; HOZOG, which was around="objective", is pzobo.HOZOG.')
+        if self.around == "objective":
+            deprecated.warn('Method(around="objective")', "pzobo.HOZOG(solver, mu=..., directions=...)", stacklevel=4)
+            self._hozog()
+
+    @property
+    def _batches(self) -> Batches:
+        return Batches(self.batch_size, self.outer_batch_size, self.jacobian_batches)
 
     def start(self, problem: Problem, seed: int = 0) -> Bilevel:
         """The objective f(x, y^N(x)) of a problem, at x0."""
-        return Bilevel(problem, self, seed)
+        if self.around == "objective":
+            return self._hozog().start(problem, seed)
+        argmin = problem.argmin(self.solver, self.jacobian.at_start(), compile=self.compile, check=self.check)
+        return Bilevel(problem, argmin, self._batches, self.warm_start, seed)
 
-
-class Bilevel(Objective):
-    """f(x, y^N(x)), with the hypergradient of a method.
-
-    Attributes:
-        x: the outer variables.
-        y: the inner solution of the last call of `loss`, or y0.
-        argmin: the inner problem as a differentiable function.
-    """
-
-    def __init__(self, problem: Problem, method: Method, seed: int) -> None:
-        self.problem, self.method = problem, method
-        self.x: Tree = problem.start()
-        self.y: Tree = problem.y0
-        jacobian = _begun(method.jacobian)
-        self._smoothing = jacobian if method.around == "objective" and isinstance(jacobian, PZOBO) else None
-        jacobian = jacobian if self._smoothing is None else Direct()
-        self.argmin = problem.argmin(method.solver, jacobian, compile=method.compile, check=method.check)
-        self._steps = method.solver.steps if isinstance(method.solver, Iterative) else 1
-        sizes = (method.batch_size, method.batch_size, method.outer_batch_size)
-        self._streams = [
-            None if size is None else Minibatches(data, size, 3 * seed + i)
-            for i, (data, size) in enumerate(zip((problem.train, problem.train, problem.val), sizes, strict=True))
-        ]
-        self._inner, self._own, self._outer = self._streams
-        self._last_batch = problem.train
-
-    def loss(self) -> Tensor:
-        method, problem = self.method, self.problem
-        data: dict[str, Any] = {"batch": problem.train}
-        self._last_batch = problem.train
-        if self._inner is not None and self._own is not None:
-            data = {"batches": [self._inner.next() for _ in range(self._steps)]}
-            self._last_batch = data["batches"][-1]
-            if method.jacobian_batches:
-                data["jacobian_batches"] = [self._own.next() for _ in range(method.jacobian_batches)]
-        val = problem.val if self._outer is None else self._outer.next()
-        y0 = self.y if method.warm_start else problem.y0
-        reached: list[Tree] = []
-
-        def value(x: Tree) -> Tensor:
-            y = self.argmin(x, y0, **data)
-            if not reached:  # the others are perturbed paths
-                reached.append(optree.tree_map(trees.detach, y))
-            return problem.outer_loss(x, y, val)
-
-        loss = value(self.x) if self._smoothing is None else self._smooth(value, self._smoothing)
-        self.y = reached[0]
-        return loss
-
-    def _smooth(self, value: Callable[[Tree], Tensor], options: PZOBO) -> Tensor:
-        smoothed: Tensor = smooth(
-            value,
-            self.x,
-            mu=options.mu,
-            directions=options.directions,
-            sampler=options.sampler,
-            shrink=options.shrink,
-            antithetic=options.antithetic,
+    def _hozog(self) -> HOZOG:
+        """What `around="objective"` meant."""
+        j = self.jacobian
+        if not isinstance(j, PZOBO) or j.only_at_z:
+            raise OptionError(
+                f'around="objective" smooths the whole outer loss at x: give jacobian=PZOBO(...), not {j!r}. '
+                "Better: pzobo.HOZOG(solver, mu=..., directions=...)."
+            )
+        return HOZOG(
+            self.solver,
+            mu=j.mu,
+            directions=j.directions,
+            sampler=j.sampler,
+            shrink=j.shrink,
+            antithetic=j.antithetic,
+            warm_start=self.warm_start,
+            batch_size=self.batch_size,
+            outer_batch_size=self.outer_batch_size,
+            compile=self.compile,
+            check=self.check,
         )
-        return smoothed
-
-    def inner_loss(self) -> float | None:
-        problem, batch = self.problem, self._last_batch
-        if problem.loss is None:
-            return None
-        with torch.no_grad():
-            z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
-            return float(problem.loss(z, self.y, batch))
-
-    def evaluate(self) -> dict[str, float]:
-        with torch.no_grad():
-            return self.problem.metrics(self.x, self.y)
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "batches": [None if b is None else b.position for b in self._streams],
-            "y": optree.tree_leaves(self.y),
-            "argmin": self.argmin.state_dict(),
-        }
-        if self._smoothing is not None:
-            state["sampler"] = self._smoothing.sampler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for batches, position in zip(self._streams, state["batches"], strict=True):
-            if batches is not None:
-                batches.position = position
-        self.argmin.load_state_dict(state["argmin"])
-        if self._smoothing is not None:
-            self._smoothing.sampler.load_state_dict(state["sampler"])
-        leaves, plan = trees.Plan.take(self.problem.y0)
-        if [t.shape for t in state["y"]] != [t.shape for t in leaves]:
-            raise StructureError(f"y has the shapes {[tuple(t.shape) for t in state['y']]} in the saved state.")
-        self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])
-
-
-def _begun(jacobian: Jacobian) -> Jacobian:
-    """The Jacobian with its sampler at the start of its stream, so that every run of a method is alike."""
-    sampler = getattr(jacobian, "sampler", None)
-    if not isinstance(sampler, Sampler) or sampler.seed is None:
-        return jacobian
-    sampler = copy.copy(sampler)
-    object.__setattr__(sampler, "generator", torch.Generator().manual_seed(sampler.seed or 0))
-    alike: Any = jacobian
-    begun: Jacobian = replace(alike, sampler=sampler)
-    return begun

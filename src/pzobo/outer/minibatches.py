@@ -10,10 +10,9 @@ from torch import Tensor
 
 from pzobo.errors import BatchError
 from pzobo.options import whole
+from pzobo.tensors.seeds import generator
 from pzobo.tensors.sparse import SparseMatrix
 from pzobo.tensors.trees import Tree
-
-_MIX = 1_000_003
 
 
 class Minibatches:
@@ -48,8 +47,8 @@ class Minibatches:
         """The next batch."""
         epoch, place = divmod(self.position, self.rows // self.size)
         if self._epoch is None or self._epoch[0] != epoch:
-            generator = torch.Generator().manual_seed((self.seed * _MIX + epoch) % 2**63)
-            self._epoch = epoch, torch.randperm(self.rows, generator=generator).to(self.device)
+            order = torch.randperm(self.rows, generator=generator(self.seed, epoch))
+            self._epoch = epoch, order.to(self.device)
         self.position += 1
         index = self._epoch[1][place * self.size : (place + 1) * self.size]
         return optree.tree_map(lambda t: rows(t, index), self.data)

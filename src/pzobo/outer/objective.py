@@ -7,24 +7,29 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from pzobo import deprecated
 from pzobo.tensors.trees import Tree
 
 
 class Objective(ABC):
     """What `fit` minimises. A method makes it from a problem; it owns the data order and everything random.
 
+    Somebody else's algorithm becomes one by `outer_loss`, and by `state_dict` if it remembers anything.
+
     Attributes:
         x: the outer variables, a tree whose tensors are changed in place by an optimizer.
+        y: the inner solution of the last call of `outer_loss`; None for an objective that has none.
     """
 
     x: Tree
+    y: Tree = None
 
     @abstractmethod
-    def loss(self) -> Tensor:
-        """The outer loss of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
+    def outer_loss(self) -> Tensor:
+        """f of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
 
     def inner_loss(self) -> float | None:
-        """The inner loss where the last path ended, if there is one."""
+        """g where the last path ended, if there is one."""
         return None
 
     def evaluate(self) -> dict[str, float]:
@@ -41,9 +46,18 @@ class Objective(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most objectives have no state)
         """Go on where `state_dict` was taken."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.method(cls, "loss", "outer_loss")
+
+    def loss(self) -> Tensor:
+        """The old name of `outer_loss`."""
+        deprecated.warn("Objective.loss()", "outer_loss()")
+        return self.outer_loss()
+
 
 class Startable(Protocol):
-    """A method: a solver with a Jacobian (`pzobo.Method`), or a learner of `pzobo.meta`."""
+    """A method: a solver with a Jacobian (`pzobo.Method`), `pzobo.HOZOG`, or a learner of `pzobo.meta`."""
 
     def start(self, problem: Any, seed: int = 0) -> Objective:
         """The objective of a problem; all its random numbers follow from the seed."""

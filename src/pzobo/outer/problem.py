@@ -10,18 +10,20 @@ import optree
 import torch
 from torch import Tensor
 
+from pzobo import deprecated
 from pzobo.argmin import Argmin
 from pzobo.jacobians.base import Jacobian
 from pzobo.solvers import Solver
 from pzobo.tensors.trees import Tree
 
 
+@deprecated.fields(loss="inner_loss")
 @dataclass(frozen=True)
 class Problem:
-    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y), as `outer_loss(x, y, val)` and `loss(z, y, train)`.
+    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y), as `outer_loss(x, y, val)` and `inner_loss(z, y, train)`.
 
     Args:
-        loss: g as `loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
+        inner_loss: g as `inner_loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
         outer_loss: f as `outer_loss(x, y, batch) -> scalar`.
         x0: where the outer variables start.
         y0: where the inner variables start.
@@ -32,7 +34,7 @@ class Problem:
         solution: y* as a differentiable function of (z, train), where there is a formula.
     """
 
-    loss: Callable[[Any, Any, Any], Tensor]
+    inner_loss: Callable[[Any, Any, Any], Tensor]
     outer_loss: Callable[[Any, Any, Any], Tensor]
     x0: Tree
     y0: Tree
@@ -44,7 +46,7 @@ class Problem:
 
     def argmin(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Argmin:
         """The inner problem as a differentiable function."""
-        return Argmin(self.loss, solver=solver, jacobian=jacobian, prepare=self.prepare, **options)
+        return Argmin(self.inner_loss, solver=solver, jacobian=jacobian, prepare=self.prepare, **options)
 
     def objective(self, argmin: Argmin, x: Tree, y0: Tree = None) -> Tensor:
         """f(x, y^N(x)): call `.backward()` on it for the hypergradient."""

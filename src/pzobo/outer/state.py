@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from pzobo.errors import CheckpointError, OptionError
 from pzobo.outer.objective import Objective
 from pzobo.runs.randomness import random_state, set_random_state
-from pzobo.zeroth_order.smoothing import unique
+from pzobo.tensors.trees import unique
 
 
 class RunState:
@@ -147,7 +147,7 @@ class RunState:
     def rehearse(self) -> None:
         """A loss and its hypergradient without a trace."""
         with self.no_trace():
-            self.objective.loss().backward()
+            self.objective.outer_loss().backward()
 
 
 def _by_parameter(state: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -67,7 +67,7 @@ def reweighting(
     def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
         return inputs @ y
 
-    def loss(weights: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    def inner_loss(weights: Tensor, y: Tensor, batch: Batch) -> Tensor:
         each = cross_entropy(batch[0] @ y, batch[1], reduction="none")
         return (weights * each).mean() + 0.5 * gamma * y.square().sum()
 
@@ -75,7 +75,7 @@ def reweighting(
         return cross_entropy(batch[0] @ y, batch[1])
 
     return Reweighting(
-        loss,
+        inner_loss,
         outer_loss,
         torch.zeros(n, dtype=dtype),
         torch.zeros(parts.train.inputs.shape[1], c, dtype=dtype),

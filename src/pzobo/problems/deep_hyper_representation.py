@@ -65,7 +65,7 @@ def deep_hr(
     def logits(x: dict[str, Tensor], y: dict[str, Tensor], inputs: Tensor) -> Tensor:
         return linear(functional_call(features, x, (inputs,)), y["weight"], y["bias"])
 
-    def loss(z: Tensor, y: dict[str, Tensor], batch: Split) -> Tensor:
+    def inner_loss(z: Tensor, y: dict[str, Tensor], batch: Split) -> Tensor:
         squares = y["weight"].square().sum() + y["bias"].square().sum()
         return cross_entropy(linear(z, y["weight"], y["bias"]), batch[1]) + 0.5 * gamma * squares
 
@@ -73,4 +73,4 @@ def deep_hr(
         return cross_entropy(logits(x, y, batch[0]), batch[1])
 
     train, val = tuple(parts.train), tuple(parts.val)
-    return Classification(loss, outer_loss, x0, y0, train, val, prepare=prepare, logits=logits, test=parts.test)
+    return Classification(inner_loss, outer_loss, x0, y0, train, val, prepare=prepare, logits=logits, test=parts.test)

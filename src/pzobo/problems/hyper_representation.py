@@ -50,7 +50,7 @@ def linear_hr(
     def prepare(H: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         return batch[0] @ H
 
-    def loss(features: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def inner_loss(features: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         return 0.5 * (features @ w - batch[1]).square().mean() + 0.5 * gamma * w.square().sum()
 
     def outer_loss(H: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -58,7 +58,7 @@ def linear_hr(
 
     train, val = data(), data()
     x0, y0 = normal(m, d), torch.zeros(d, dtype=dtype)
-    return Problem(loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))
+    return Problem(inner_loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))
 
 
 def two_layer_hr(
@@ -99,7 +99,7 @@ def two_layer_hr(
     def prepare(x: tuple[Tensor, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
         return features(x, batch[0])
 
-    def loss(z: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def inner_loss(z: Tensor, w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         return 0.5 * (z @ w - batch[1]).square().mean() + 0.5 * gamma * w.square().sum()
 
     def outer_loss(x: tuple[Tensor, Tensor], w: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -107,4 +107,4 @@ def two_layer_hr(
 
     train, val = data(), data()
     x0, y0 = (normal(m, q), normal(q, d)), normal(d)
-    return Problem(loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))
+    return Problem(inner_loss, outer_loss, x0, y0, train=train, val=val, prepare=prepare, solution=ridge(gamma))

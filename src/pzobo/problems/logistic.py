@@ -59,14 +59,14 @@ def logistic_ho(
     def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
         return inputs @ y
 
-    def loss(strength: Tensor, y: Tensor, batch: Split) -> Tensor:
+    def inner_loss(strength: Tensor, y: Tensor, batch: Split) -> Tensor:
         return cross_entropy(batch[0] @ y, batch[1]) + 0.5 * (strength * y.square()).mean()
 
     def outer_loss(x: Tensor, y: Tensor, batch: Split) -> Tensor:
         return cross_entropy(batch[0] @ y, batch[1])
 
     return Classification(
-        loss,
+        inner_loss,
         outer_loss,
         torch.full(shape, start, dtype=dtype),
         torch.zeros(shape, dtype=dtype),

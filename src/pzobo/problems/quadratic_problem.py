@@ -28,7 +28,7 @@ def quadratic(
     c = torch.randn(d, generator=generator, dtype=torch.float64)
     x0 = torch.randn(p, generator=generator, dtype=torch.float64)
 
-    def loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def inner_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         A, B = batch
         return 0.5 * y @ (A @ y) - y @ (B @ x)
 
@@ -42,7 +42,7 @@ def quadratic(
         return exact.to(dtype)
 
     return Problem(
-        loss,
+        inner_loss,
         outer_loss,
         x0.to(dtype),
         torch.zeros(d, dtype=dtype),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import os
 import pickle
 import re
@@ -18,9 +17,11 @@ import torch
 
 from pzobo.runs.environment import environment
 from pzobo.errors import CheckpointError, RunFolderError
+from pzobo.runs import names
 from pzobo.runs.randomness import scalar_types
 
-FORMAT = 1
+FORMAT = 2
+"""Version 0.1 wrote 1; its minibatches came in another order."""
 _MADE_BY = "pzobo"
 
 
@@ -38,7 +39,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], identity: dict[str, Any], config: Mapping[str, Any], resume: bool):
         self.path = Path(path)
-        self.metrics, self.checkpoint = self.path / "metrics.jsonl", self.path / "checkpoint.pt"
+        self.metrics, self.checkpoint = self.path / names.METRICS, self.path / names.CHECKPOINT
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self._loads = False
         if self.path.exists() and not self.path.is_dir():
@@ -62,11 +63,11 @@ class RunFolder:
 
     def _enter(self, config: Mapping[str, Any], resume: bool) -> None:
         """Begin a run here, or find that the one that is here may go on."""
-        file, machine = self.path / "config.json", self.path / "environment.json"
-        others = [p.name for p in (machine, self.metrics, self.checkpoint, self.path / "result.json") if p.exists()]
+        file, machine = self.path / names.CONFIG, self.path / names.ENVIRONMENT
+        others = [p.name for p in (machine, self.metrics, self.checkpoint, self.path / names.RESULT) if p.exists()]
         if not file.exists() and others:
             raise RunFolderError(
-                f"{self.path} holds {' and '.join(others)} but no config.json, so whose they are is not known. "
+                f"{self.path} holds {' and '.join(others)} but no {names.CONFIG}, so whose they are is not known. "
                 "Choose another folder, or remove them."
             )
         if file.exists():
@@ -74,7 +75,7 @@ class RunFolder:
                 found = json.loads(file.read_text(encoding="utf-8"))["identity"]
             except (ValueError, KeyError, TypeError, OSError) as error:
                 raise RunFolderError(
-                    f"{file} is not the config.json of a run ({error}); choose another folder."
+                    f"{file} is not the {names.CONFIG} of a run ({error}); choose another folder."
                 ) from error
             # A run that ended before its first row has left nothing that could be lost.
             begun = self.checkpoint.exists() or (self.metrics.exists() and self.metrics.stat().st_size > 0)
@@ -137,73 +138,12 @@ class RunFolder:
 
     def result(self, **found: Any) -> None:
         """Say how the run ended."""
-        write(self.path / "result.json", json.dumps(found, indent=2))
+        write(self.path / names.RESULT, json.dumps(found, indent=2))
 
     def clear_result(self) -> None:
         """The run goes on: it has not ended."""
         with writing(self.path):
-            (self.path / "result.json").unlink(missing_ok=True)
-
-
-class Metrics:
-    """Rows of numbers, appended to a file as they come (or only kept, without a file).
-
-    Args:
-        path: the file, if there is one.
-        size: bytes of it to go on from.
-
-    Attributes:
-        rows: the rows up to there, and those added.
-        after: the rows that were there after it.
-    """
-
-    def __init__(self, path: Path | None, size: int = 0) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.after: list[dict[str, Any]] = []
-        self._file = None
-        if path is None:
-            return
-        self._path = path
-        with writing(path):
-            text = path.read_bytes() if path.exists() else b""
-            try:
-                if len(text) < size:
-                    raise ValueError(f"{len(text)} bytes where {size} were written")
-                self.rows = [json.loads(line) for line in text[:size].splitlines()]
-            except ValueError as error:
-                raise RunFolderError(
-                    f"{path} was changed since the checkpoint ({error}): restore it from a copy, or remove both to "
-                    "start this run anew."
-                ) from error
-            for line in text[size:].splitlines():
-                with contextlib.suppress(ValueError):  # a process that is killed may leave half a line
-                    self.after.append(json.loads(line))
-            path.touch()
-            os.truncate(path, size)
-            self._file = path.open("a", encoding="utf-8")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def add(self, row: dict[str, Any]) -> None:
-        clean = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()}
-        self.rows.append(clean)
-        if self._file is not None:
-            with writing(self._path):
-                self._file.write(json.dumps(clean) + "\n")
-                self._file.flush()
-
-    def size(self) -> int:
-        """Bytes so far, on the disk."""
-        if self._file is None:
-            return 0
-        with writing(self._path):
-            os.fsync(self._file.fileno())
-            return self._file.tell()
+            (self.path / names.RESULT).unlink(missing_ok=True)
 
 
 def write(path: Path, text: str) -> None:
@@ -282,7 +222,7 @@ def _lock(folder: Path) -> int | None:
 def _difference(found: Any, wanted: Any) -> str:
     """The first few settings that differ."""
     if not isinstance(found, dict):
-        return "its config.json has another form"
+        return f"its {names.CONFIG} has another form"
     keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
     return "; ".join(
         f"{key} is {str(found.get(key))[:80]} there and {str(wanted.get(key))[:80]} here" for key in keys[:3]

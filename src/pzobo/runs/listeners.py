@@ -10,8 +10,8 @@ from typing import Any
 
 from pzobo.errors import OptionError
 from pzobo.runs.folder import RunFolder
+from pzobo.runs.rows import Row
 
-Row = dict[str, Any]
 Listener = Callable[[Row], None]
 
 
@@ -69,8 +69,8 @@ def board(kind: Any, folder: RunFolder | None, history: Sequence[Row]) -> Iterat
 
     def add(row: Row) -> None:
         for key, value in row.items():
-            if key != "step" and isinstance(value, (int, float)):
-                writer.add_scalar(key, value, row["step"])
+            if key != "step" and isinstance(value, (int, float)) and not isinstance(value, bool):
+                writer.add_scalar(key, value, row.step)
 
     try:
         for row in history:

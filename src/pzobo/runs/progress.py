@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
-
 from pzobo.errors import OptionError
+from pzobo.runs.rows import Row
 
 
 class Progress:
@@ -44,11 +43,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, row: dict[str, Any]) -> None:
+    def show(self, row: Row) -> None:
         """Show a row of metrics, at most ten times a second."""
         now = time.monotonic()
-        if self._bar is None or (now - self._shown < 0.1 and row["step"] < self._steps):
+        if self._bar is None or (now - self._shown < 0.1 and row.step < self._steps):
             return
         self._shown = now
-        pace = f"{1e3 * row['seconds'] / row['step']:.3g} ms a step" if row["step"] else ""
-        self._bar.update(self._task, completed=row["step"], loss=f"{row['outer_loss']:.4g}", pace=pace)
+        pace = f"{1e3 * row.seconds / row.step:.3g} ms a step" if row.step else ""
+        self._bar.update(self._task, completed=row.step, loss=f"{row.outer_loss:.4g}", pace=pace)

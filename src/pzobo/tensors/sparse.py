@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from collections.abc import Callable
@@ -11,9 +12,6 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import StructureError
-
-# Said once for each process by torch when the first such tensor is made.
-warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
 
 aten = torch.ops.aten
 _PARTS = ("crow", "col", "values", "crow_t", "col_t", "values_t")
@@ -33,6 +31,13 @@ def _(crow: Tensor, col: Tensor, values: Tensor, rows: int, cols: int, dense: Te
 _spmm: Callable[..., Tensor] = spmm
 
 
+@functools.cache
+def _be_warned_once() -> None:
+    """Let torch say that sparse tensors are new, as it does at the first of a process, where nobody hears it."""
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        torch.zeros(1, 1).to_sparse_csr()
+
+
 class SparseMatrix(Tensor):
     """A constant sparse matrix A, for `A @ w` and `A @ W` with dense w, W inside losses.
 
@@ -40,7 +45,7 @@ class SparseMatrix(Tensor):
     plain CSR tensor would transpose itself every time; and it works under `torch.vmap`, `torch.func.grad` and
     `torch.compile`, where plain sparse tensors do not.
 
-    Example:
+    Examples:
         >>> A = pzobo.SparseMatrix.from_torch(torch.eye(3).to_sparse_csr())
         >>> (A @ torch.ones(3, 2)).shape
         torch.Size([3, 2])
@@ -48,6 +53,7 @@ class SparseMatrix(Tensor):
 
     @staticmethod
     def __new__(cls, parts: tuple[Tensor, ...], shape: tuple[int, ...]) -> SparseMatrix:
+        _be_warned_once()
         values = parts[2]
         made: SparseMatrix = Tensor._make_wrapper_subclass(
             cls, shape, dtype=values.dtype, device=values.device, requires_grad=False
@@ -67,6 +73,7 @@ class SparseMatrix(Tensor):
                 f"SparseMatrix.from_torch got a {matrix.dtype} tensor of shape {tuple(matrix.shape)}; "
                 "expected a floating-point matrix."
             )
+        _be_warned_once()
         csr, csr_t = (m.detach().to_sparse_csr() for m in (matrix, matrix.t()))
         parts = [part for m in (csr, csr_t) for part in (m.crow_indices(), m.col_indices(), m.values())]
         index = torch.int32 if max(csr.values().numel(), *matrix.shape) < 2**31 else torch.int64

@@ -162,3 +162,14 @@ def normal(tree: Tree) -> Tree:
     return optree.tree_map(
         lambda leaf: leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf, tree
     )
+
+
+def unique(leaves: Sequence[Any]) -> Leaves:
+    """The variables among the leaves, tied ones once."""
+    return tuple({id(leaf): leaf for leaf in leaves if is_variable(leaf)}.values())
+
+
+def substitute(leaves: Sequence[Any], variables: Leaves, values: Leaves) -> list[Any]:
+    """The leaves with new values for the variables (tied ones alike); the other tensors are cut from their graphs."""
+    by_id = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+    return [by_id.get(id(leaf), detach(leaf)) for leaf in leaves]

@@ -26,7 +26,7 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
     Args:
         radius: of the ball in x; |x0| by default, and at least 1.
     """
-    known = _KNOWN.get(problem.loss.__module__)
+    known = _KNOWN.get(problem.inner_loss.__module__)
     if known is None:
         return estimate_constants(problem, radius=radius, **sampling)
     if sampling:
@@ -101,6 +101,6 @@ def logistic_constants(problem: Problem, radius: float, *, per_sample: bool = Fa
 
 
 _KNOWN: dict[str, Callable[[Problem, float], Constants]] = {
-    "pzobo.problems.quadratic": quadratic_constants,
-    "pzobo.theory.logistic": logistic_constants,
+    "pzobo.problems.quadratic_problem": quadratic_constants,
+    "pzobo.theory.logistic_problem": logistic_constants,
 }

@@ -45,7 +45,7 @@ def logistic(
     B = (1.5 * normal(d, p) / (math.sqrt(d) + math.sqrt(p))).to(dtype)  # of norm about 1.5, whatever p and d
     x0 = normal(p).to(dtype)
 
-    def loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor, float]) -> Tensor:
+    def inner_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor, float]) -> Tensor:
         rows, B, gamma = batch
         return F.softplus(-(rows @ y)).mean() + 0.5 * gamma * (y - B @ x).square().sum()
 
@@ -77,7 +77,7 @@ def logistic(
         return answer.to(dtype)
 
     return Problem(
-        loss,
+        inner_loss,
         outer_loss,
         x0,
         torch.zeros(d, dtype=dtype),

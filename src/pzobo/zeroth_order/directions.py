@@ -6,26 +6,19 @@ direction can be made again in the backward pass instead of being kept, and the 
 
 from __future__ import annotations
 
+import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from pzobo.errors import OptionError
 from pzobo.tensors import trees
-
-_MIX = 0x9E3779B97F4A7C15
-
-
-def _seeded(key: int, stream: int, device: torch.device) -> torch.Generator:
-    """A generator for one of the streams that belong to a key (splitmix64, so that neighbours are unrelated)."""
-    z = (key + (stream + 1) * _MIX) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return torch.Generator(device).manual_seed((z ^ (z >> 31)) & 0x7FFFFFFFFFFFFFFF)
+from pzobo.tensors.seeds import generator
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class Sampler(ABC):
     """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`."""
 
     seed: int | None = None
@@ -73,13 +66,17 @@ class Sampler:
         device = "cpu" if self.generator is None else self.generator.device
         return int(torch.randint(2**63 - 1, (), generator=self.generator, device=device))
 
+    @abstractmethod
     def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
-        """Direction j of `count`, as one flat vector of the space."""
-        return self.sample(_seeded(key, j, space.device), space)
+        """Direction j of `count`, as one flat vector of the space: a pure function of its arguments."""
 
-    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
-        """One direction, independent of the others."""
-        raise OptionError(f"{type(self).__name__} defines neither sample() nor draw().")
+    def at_start(self) -> Self:
+        """The same sampler at the start of its stream, if it has a seed."""
+        if self.seed is None:
+            return self
+        alike = copy.copy(self)
+        object.__setattr__(alike, "generator", torch.Generator().manual_seed(self.seed))
+        return alike
 
     def length(self, sizes: Sequence[int]) -> float:
         """The root mean square length of a direction for tensors of these sizes."""
@@ -108,8 +105,19 @@ class Sampler:
             self.generator.set_state(state["generator"])
 
 
+class Independent(Sampler):
+    """Directions that know nothing of each other."""
+
+    def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
+        return self.sample(generator(key, j, space.device), space)
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator, space: Space) -> Tensor:
+        """One direction."""
+
+
 @dataclass(frozen=True)
-class Gaussian(Sampler):
+class Gaussian(Independent):
     """u ~ N(0, I), as in Eq. 4 of the paper. Relative squared error (p + 1) / Q."""
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -120,7 +128,7 @@ class Gaussian(Sampler):
 
 
 @dataclass(frozen=True)
-class Sphere(Sampler):
+class Sphere(Independent):
     """u uniform on the sphere of radius sqrt(p). Relative squared error (p - 1) / Q."""
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -129,7 +137,7 @@ class Sphere(Sampler):
 
 
 @dataclass(frozen=True)
-class Rademacher(Sampler):
+class Rademacher(Independent):
     """u of independent signs. Relative squared error (p - 1) / Q."""
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -141,12 +149,13 @@ class _Basis(Sampler):
 
     def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
         basis, position = divmod(j, space.dim)
-        generator = _seeded(key, basis, space.device)
-        index = torch.randperm(space.dim, generator=generator, device=space.device)[position]
-        return self.vector(index, generator, space)
+        stream = generator(key, basis, space.device)
+        index = torch.randperm(space.dim, generator=stream, device=space.device)[position]
+        return self.vector(index, stream, space)
 
+    @abstractmethod
     def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
-        raise OptionError(f"{type(self).__name__} does not define vector().")
+        """The vector of this number, of the basis that the generator makes."""
 
     def relative_error(self, p: int, count: int) -> float:
         rest = count % p
@@ -182,7 +191,7 @@ class Coordinate(_Basis):
 
 
 @dataclass(frozen=True)
-class UnitPerTensor(Sampler):
+class UnitPerTensor(Independent):
     """The authors' code: a Gaussian direction, each tensor's part divided by its norm and not scaled back.
 
     The estimate of tensor i is J_i^T v / p_i in expectation: a shrinkage already, so `shrink=True` adds none.

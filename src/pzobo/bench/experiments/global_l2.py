@@ -51,7 +51,7 @@ class GridSearch(Objective):
         self.y: Tensor = self.problem.y0
         self._last: Tensor | None = None
 
-    def loss(self) -> Tensor:
+    def outer_loss(self) -> Tensor:
         if self.position < self.options.outer_steps:
             strength = self.options.strengths[self.position]
             self._last = solve(self.problem, strength, self.options.iterations, self._last)

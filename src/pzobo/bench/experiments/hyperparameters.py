@@ -16,7 +16,7 @@ from pzobo.bench.experiments.global_l2 import GlobalL2
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
-from pzobo.outer.method import Bilevel
+from pzobo.outer.bilevel import Bilevel
 from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
 from pzobo.problems import Reweighting, logistic_ho, reweighting

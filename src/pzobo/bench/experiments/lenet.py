@@ -13,7 +13,7 @@ from pzobo.bench.experiments.base import Experiment
 from pzobo.bench.methods import STOCHASTIC, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import fastest_to, insensitive, only_one_to, saturates
-from pzobo.outer.method import Bilevel
+from pzobo.outer.bilevel import Bilevel
 from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
 from pzobo.problems import Classification, deep_hr

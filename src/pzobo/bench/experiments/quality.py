@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pzobo.jacobians import Unrolled
-from pzobo.outer.method import Bilevel
+from pzobo.outer.bilevel import Bilevel
 from pzobo.outer.objective import Objective
 from pzobo.solvers import Iterative
 from pzobo.tensors import trees

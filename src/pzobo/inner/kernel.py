@@ -12,10 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pzobo.errors import ScalarLossError
 from pzobo.inner.compiled import Compiled
-from pzobo.solvers import GD, Iterative
+from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
+from pzobo.tensors.checks import scalar
 from pzobo.tensors.replay import buffers, frozen
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
@@ -114,16 +114,16 @@ class Kernel:
         shift: Leaves | None = None,
         functional: bool = False,
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
-        known: dict[str, Any] | None = None,
+        code: dict[str, Any] | None = None,
     ) -> tuple[Leaves, Leaves]:
         """y^N and the solver's state after it.
 
-        `visit` sees (z, y, state, batch) before each step. `known` is for paths on one batch that differ in z and y
+        `visit` sees (z, y, state, batch) before each step. `code` is for paths on one batch that differ in z and y
         alone: the first of them leaves its machine code there, for the others.
         """
         state: Leaves = self.solver.init(y)
         if self.compile and not functional and visit is None:
-            return self._compiled_path(feed, y, state, shift, known)
+            return self._compiled_path(feed, y, state, shift, code)
         if not functional and not self.compile and visit is None:
             return self._eager_path(feed, y, state, shift)
         step = self.compiled("step") if self.compile and not functional else self.step
@@ -150,7 +150,7 @@ class Kernel:
         return y, state
 
     def _compiled_path(
-        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, known: dict[str, Any] | None
+        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, code: dict[str, Any] | None
     ) -> tuple[Leaves, Leaves]:
         """The path in blocks, and the rest of it step by step."""
         leaves, count = (*y, *state), len(y)
@@ -162,12 +162,12 @@ class Kernel:
                     self.compiled("single")(leaves, pairs[:1], shift)
             name = "block" if steps == BLOCK else "single"
             function = self.compiled(name)
-            if times == 1 and known is None:
+            if times == 1 and code is None:
                 leaves = function(leaves, pairs, shift)
                 continue
-            leaves, straight = function.repeat(times, leaves, pairs, shift, None if known is None else known.get(name))
-            if known is not None:
-                known[name] = straight
+            leaves, straight = function.repeat(times, leaves, pairs, shift, None if code is None else code.get(name))
+            if code is not None:
+                code[name] = straight
         return leaves[:count], leaves[count:]
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
@@ -209,14 +209,10 @@ class Kernel:
         state_bar: Leaves,
         slots: Sequence[int],
         products: Products,
-        rate: float | None = None,
         functional: bool = True,
     ) -> tuple[Leaves, Leaves, Leaves]:
-        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z).
-
-        With `rate` the step is one of gradient descent with that rate instead of the solver's.
-        """
-        solver: Iterative = self.solver if rate is None else GD(rate, 1)
+        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z)."""
+        solver: Iterative = self.solver
         direction = y if solver.linear else self.gradient(z, y, batch, functional)
         bar, y_direct, state_bar = solver.pull(direction, y, state, y_bar, state_bar)
         by_y, by_z = self.curvature(z, y, batch, bar, slots, products, functional)
@@ -241,16 +237,6 @@ class Kernel:
         after = torch.func.jvp(step, (variables, y, state), (z_dot, y_dot, state_dot))
         (y, state), (y_dot, state_dot) = after[0], after[1]
         return y, state, y_dot, state_dot
-
-
-def scalar(value: Any, what: str) -> Tensor:
-    """A loss's value, if it is one floating-point number."""
-    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
-        return value
-    found = f"a {value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
-    raise ScalarLossError(
-        f"{what} returned {found}; expected one floating-point number: reduce it with .mean() or .sum()."
-    )
 
 
 def gradient(fn: Callable[..., Tensor], args: Leaves, functional: bool) -> Leaves:

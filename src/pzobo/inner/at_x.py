@@ -1,0 +1,66 @@
+"""What is y^N as a function of x? z is made anew for each x, and for many batches only when its step comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.inner.kernel import Z
+from pzobo.inner.problem import Call, InnerProblem, Tangent, in_turn
+from pzobo.tensors.sparse import SparseMatrix
+from pzobo.tensors.trees import Leaves, Tree, substitute
+
+
+class AtX(InnerProblem):
+    """y^N as a function of the outer variables themselves."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call, call.variables)
+        self._one_z = call.prepare is None or len(call.batches) == 1
+
+    def x(self, values: Leaves) -> Tree:
+        return self.call.x_plan.build(self._x_leaves(values))
+
+    def feed(self, values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
+        call, leaves = self.call, self._x_leaves(values)
+        if self._one_z:
+            z = call.z(leaves, call.batches[0])
+            yield from in_turn([(z, batch) for batch in call.batches], call.steps)
+        else:
+            for batch in call.batches:
+                yield call.z(leaves, batch), batch, 1
+
+    def tangents(self, u: Leaves) -> Iterator[Tangent]:
+        batches = self.call.batches
+        if self._one_z:
+            z, *rest = self._slope(u, batches[0])
+            return ((z, batches[t % len(batches)], *rest) for t in range(self.call.steps))
+        return ((z, batch, *rest) for batch in batches for z, *rest in [self._slope(u, batch)])
+
+    def _x_leaves(self, values: Leaves) -> list[Any]:
+        return substitute(self.call.x_leaves, self.call.variables, values)
+
+    def _slope(self, u: Leaves, batch: Tree) -> tuple[Z, tuple[int, ...], Leaves]:
+        """z, its slots that are numbers, and their derivatives along u, from one evaluation of `prepare`."""
+        call = self.call
+        if call.prepare is None:
+            along = {id(variable): d for variable, d in zip(call.variables, u, strict=True)}
+            slots = tuple(i for i, leaf in enumerate(call.x_leaves) if id(leaf) in along)
+            return tuple(self._x_leaves(self.variables)), slots, tuple(along[id(call.x_leaves[i])] for i in slots)
+        slots = ()
+
+        def numbers(*values: Tensor) -> tuple[Leaves, Z]:
+            nonlocal slots
+            z = call.z(self._x_leaves(values), batch)
+            slots = tuple(
+                i
+                for i, t in enumerate(z)
+                if isinstance(t, Tensor) and t.is_floating_point() and not isinstance(t, SparseMatrix)
+            )
+            return tuple(z[i] for i in slots), z
+
+        found: Any = torch.func.jvp(numbers, self.variables, u, has_aux=True)
+        return found[2], slots, found[1]

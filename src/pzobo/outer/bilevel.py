@@ -1,0 +1,123 @@
+"""What is f(x, y^N(x)) over a run? The objective of a method on a problem: its batches, its warm starts, its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+from pzobo.argmin import Argmin
+from pzobo.errors import OptionError, StructureError
+from pzobo.outer.minibatches import Minibatches
+from pzobo.outer.objective import Objective
+from pzobo.outer.problem import Problem
+from pzobo.solvers import Iterative, Solver
+from pzobo.tensors import trees
+from pzobo.tensors.seeds import mix
+from pzobo.tensors.trees import Tree
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which rows each level sees at a step; all of them where a size is None."""
+
+    inner: int | None = None
+    """S, rows of a batch of each inner step."""
+    outer: int | None = None
+    """D_f, rows of a batch of the outer loss."""
+    own: int = 0
+    """How many batches of S rows the Jacobian draws for itself."""
+
+    def check(self, solver: Solver) -> None:
+        """Refuse what a solver without steps, or without batches, cannot have."""
+        if self.inner is not None and not isinstance(solver, Iterative):
+            raise OptionError(f"batch_size= needs a solver that makes steps; {type(solver).__name__} makes none.")
+        if self.own and self.inner is None:
+            raise OptionError("jacobian_batches= needs batch_size=: without it every step sees all the data.")
+
+
+class Bilevel(Objective):
+    """f(x, y^N(x)), with the hypergradient of a method.
+
+    Attributes:
+        x: the outer variables.
+        y: the inner solution of the last call of `outer_loss`, or y0.
+        argmin: the inner problem as a differentiable function.
+    """
+
+    def __init__(self, problem: Problem, argmin: Argmin, batches: Batches, warm_start: bool, seed: int) -> None:
+        self.problem, self.argmin, self._warm_start, self._batches = problem, argmin, warm_start, batches
+        self.x = problem.start()
+        self.y = problem.y0
+        self._steps = argmin.solver.steps if isinstance(argmin.solver, Iterative) else 1
+        sizes = (batches.inner, batches.inner, batches.outer)
+        self._streams = [
+            None if size is None else Minibatches(data, size, mix(seed, i))
+            for i, (data, size) in enumerate(zip((problem.train, problem.train, problem.val), sizes, strict=True))
+        ]
+        self._inner, self._own, self._outer = self._streams
+        self._last_batch = problem.train
+
+    def outer_loss(self) -> Tensor:
+        problem, data = self.problem, self._data()
+        val = problem.val if self._outer is None else self._outer.next()
+        y0 = self.y if self._warm_start else problem.y0
+        reached: list[Tree] = []
+
+        def value(x: Tree) -> Tensor:
+            y = self.argmin(x, y0, **data)
+            if not reached:  # the others are perturbed paths
+                reached.append(optree.tree_map(trees.detach, y))
+            return problem.outer_loss(x, y, val)
+
+        loss = self.around(value)
+        self.y = reached[0]
+        return loss
+
+    def around(self, value: Callable[[Tree], Tensor]) -> Tensor:
+        """f(x, y^N(x)) at the present x, with its derivative: here that of the argmin itself."""
+        return value(self.x)
+
+    def _data(self) -> dict[str, Any]:
+        """What the argmin gets at this step."""
+        self._last_batch = self.problem.train
+        if self._inner is None or self._own is None:
+            return {"batch": self.problem.train}
+        data: dict[str, Any] = {"batches": [self._inner.next() for _ in range(self._steps)]}
+        self._last_batch = data["batches"][-1]
+        if self._batches.own:
+            data["jacobian_batches"] = [self._own.next() for _ in range(self._batches.own)]
+        return data
+
+    def inner_loss(self) -> float | None:
+        problem, batch = self.problem, self._last_batch
+        if problem.inner_loss is None:
+            return None
+        with torch.no_grad():
+            z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
+            return float(problem.inner_loss(z, self.y, batch))
+
+    def evaluate(self) -> dict[str, float]:
+        with torch.no_grad():
+            return self.problem.metrics(self.x, self.y)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "batches": [None if b is None else b.position for b in self._streams],
+            "y": optree.tree_leaves(self.y),
+            "argmin": self.argmin.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for batches, position in zip(self._streams, state["batches"], strict=True):
+            if batches is not None:
+                batches.position = position
+        self.argmin.load_state_dict(state["argmin"])
+        leaves, plan = trees.Plan.take(self.problem.y0)
+        if [t.shape for t in state["y"]] != [t.shape for t in leaves]:
+            raise StructureError(f"y has the shapes {[tuple(t.shape) for t in state['y']]} in the saved state.")
+        self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])
