@@ -58,8 +58,8 @@ def main() -> None:
     hours = " | ".join(f"hours, {card} ({share:.0%} of {peak:g} TFLOP/s)" for card, peak, share in CARDS)
     print(f"| learner | TFLOP an outer step | GB kept for its gradient | {hours} |")
     print("| --- " * (3 + len(CARDS)) + "|")
-    known = {**learners(30), "MetaOptNet, ridge": MetaOptNet(Ridge())}
-    for name, learner in known.items():
+    compared = {**learners(30), "MetaOptNet, ridge": MetaOptNet(Ridge())}
+    for name, learner in compared.items():
         small, support, query = (count(learner, problem(options.backbone, s, q)) for s, q in ((1, 1), (2, 1), (1, 2)))
 
         def whole(i: int, small=small, support=support, query=query) -> float:

@@ -4,42 +4,62 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 
+from pzobo import __version__
+from pzobo.errors import PzoboError
+from pzobo.extras import advice
+
 COMMANDS = {
-    "list": ("pzobo.bench.commands", "the experiments and the methods by name"),
-    "run": ("pzobo.bench.commands", "one experiment: pzobo run EXPERIMENT [options]"),
-    "report": ("pzobo.bench.commands", "one HTML file of all runs below a folder"),
-    "reproduce": ("pzobo.bench.commands", "everything, and the report; --quick for a few minutes"),
-    "theory": ("pzobo.theory.__main__", "the paper's bounds beside measurements; -o FILE writes a page with plots"),
-    "demo": ("pzobo.bench.demo", "linear hyper-representation with each Jacobian, as a table"),
+    "list": ("pzobo.bench.commands:listing", "Show the experiments and the methods by name."),
+    "run": ("pzobo.bench.commands:run", "Run one experiment: pzobo run EXPERIMENT [options]."),
+    "report": ("pzobo.bench.commands:reporting", "Write one HTML file about all runs below a folder."),
+    "reproduce": ("pzobo.bench.commands:reproduce", "Run everything and write the report; --quick takes minutes."),
+    "theory": ("pzobo.theory.__main__:main", "Measure the paper's bounds; -o FILE writes a page with plots."),
+    "demo": ("pzobo.bench.demo:main", "Compare all methods on linear hyper-representation, as a table."),
 }
+"""Each command: where its function is, so that it is imported only when it is wanted, and what it does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hand the arguments to the command that they begin with."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in COMMANDS:
-        try:
-            return _command(given[0])(given[1:])
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.startswith("pzobo"):
-                raise
-            print(f"pzobo {given[0]} needs the package {error.name}: pip install 'pzobo[bench]'.", file=sys.stderr)
-            return 2
-    wanted = not given or given[0] in ("-h", "--help")
-    if not wanted:
-        print(f"pzobo: there is no command {given[0]!r}.", file=sys.stderr)
-    lines = [f"  pzobo {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
-    print("\n".join(["usage: pzobo COMMAND [options]", "", *lines]), file=sys.stdout if wanted else sys.stderr)
-    return 0 if wanted else 2
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in COMMANDS:
+        return _carry_out(name, rest)
+    if name == "--version":
+        print(f"pzobo {__version__}")
+        return 0
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    print(f"pzobo: there is no command {name!r}.\n\n{usage()}", file=sys.stderr)
+    return 2
 
 
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """What carries a command out, imported when it is wanted."""
-    main: Callable[..., int] = import_module(COMMANDS[name][0]).main
-    return partial(main, name) if COMMANDS[name][0] == "pzobo.bench.commands" else main
+def usage() -> str:
+    """What `pzobo --help` shows."""
+    lines = [f"  pzobo {name:<11} {sentence}" for name, (_, sentence) in COMMANDS.items()]
+    lines.append(f"  pzobo {'--version':<11} Show the version.")
+    return "\n".join(["usage: pzobo COMMAND [options]", "", *lines, "", "Each command has its own --help."])
+
+
+def _carry_out(name: str, arguments: Sequence[str]) -> int:
+    """Run a command; what a user can do wrong is a sentence and exit code 2."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    try:
+        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+        return command(arguments)
+    except PzoboError as error:
+        print(f"pzobo {name}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("pzobo"):
+            raise
+        print(f"pzobo {name} needs {error.name}, which is not installed. {advice()}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped. `pzobo run` and `pzobo reproduce` go on with --resume.", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words: what was found, what was expected, what to do."""
+"""What can go wrong? In the user's words: what was found, what was expected, what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are libraries imported that only data needs? When they are used, and with a sentence if they are missing."""
+"""What if a library is missing that only an extra of the package brings? A sentence says which, and the command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ class MissingExtraError(PzoboError, ImportError):
     """A library that belongs to an extra of the package is not installed."""
 
 
-def need(module: str) -> Any:
-    """The module of this name, as in `need("sklearn.datasets")`."""
+def need(module: str, extra: str = "bench") -> Any:
+    """The module of this name, imported now, as in `need("sklearn.datasets")`.
+
+    Args:
+        module: as in an import.
+        extra: which of the package's extras brings it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            f"{module.partition('.')[0]} could not be imported ({error}): install it with pip install 'pzobo[bench]'."
-        ) from error
+        raise MissingExtraError(f"{module} could not be imported ({error}). {advice(extra)}") from error
+
+
+def advice(extra: str = "bench") -> str:
+    """How to install an extra, as a sentence."""
+    return (
+        f"It comes with the extra {extra!r}: pip install 'pzobo[{extra}]', or in a clone pip install -e '.[{extra}]'."
+    )

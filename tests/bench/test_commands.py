@@ -9,7 +9,7 @@ from pzobo.bench import demo
 from pzobo.bench.experiments import EXPERIMENTS
 from pzobo.bench.report.runs import read
 from pzobo.bench.report.summary import Summary
-from pzobo.theory.sweep_records import Point, Sweep, Verification
+from pzobo.theory.measurements import Point, Sweep, Verification
 
 SMALL = ["--d", "8", "--n", "40", "--steps", "4", "--also-N", "--seeds", "1", "--no-compile", "--workers", "0"]
 
@@ -19,14 +19,14 @@ def test_list_names_everything(capsys):
     shown = capsys.readouterr().out
     for name, kind in EXPERIMENTS.items():
         assert name in shown
-        assert all(method in shown for method in kind.known)
+        assert all(method in shown for method in kind.menu)
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["run", "hr-cubic"], "there is no experiment 'hr-cubic'"),
-        (["run", "hr-linear", "--methods", "magic"], "knows no method 'magic'"),
+        (["run", "hr-linear", "--methods", "magic"], "has no method 'magic'"),
         (["report", "nowhere"], "nowhere"),
         (
             [

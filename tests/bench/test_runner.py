@@ -150,10 +150,10 @@ def test_every_experiment_shows_the_controls(name):
     experiment = EXPERIMENTS[name]()
     assert "direct" in experiment.chosen()
     assert len(experiment.about.views) > 0
-    known = set(experiment.known)
+    menu = set(experiment.menu)
     for view in experiment.about.views:
         wanted = view.where.get("method", ())
-        assert set((wanted,) if isinstance(wanted, str) else wanted) <= known
+        assert set((wanted,) if isinstance(wanted, str) else wanted) <= menu
     sets = [{"pzobo", "pzobo-authors", "pzobo-paper"}, {"pzobo-s", "pzobo-s-authors", "pzobo-s-paper"}]
     sets += [{"pzobo-x", "pzobo-z"}]
     assert any(forms <= set(experiment.chosen()) for forms in sets)

@@ -22,11 +22,11 @@ def test_digits_are_in_one_part_each() -> None:
 
 
 def test_digits_are_scikit_learns_enlarged_and_turned() -> None:
-    known = load_digits()
+    bunch = load_digits()
     part = digits_few_shot().test
     for row, name in zip(part.rows, part.names, strict=True):
         digit, turn = (int(word) for word in name.split("/"))
-        first = torch.tensor(known.images[known.target == digit][:174]) * 255 / 16
+        first = torch.tensor(bunch.images[bunch.target == digit][:174]) * 255 / 16
         upright = part.images[row, :, 0].rot90(-turn // 90, (-2, -1)).double()
         # Enlargement keeps the mean of an image, but for rounding.
         assert torch.allclose(upright.mean((1, 2)), first.mean((1, 2)), atol=0.5)

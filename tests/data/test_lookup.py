@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pzobo.data import DataError, MissingExtraError, lookup
-from pzobo.data.lookup import Source, cache_folder, read, read_local, write_atomically
+from pzobo.data.lookup import Source, cache_folder, read, read_local
 from pzobo.extras import need
 
 CONTENT = b"twelve bytes"
@@ -134,20 +133,6 @@ def test_cache_folder_follows_the_platform(monkeypatch: pytest.MonkeyPatch) -> N
         "darwin": "Library/Caches/pzobo",
         "win32": "AppData/Local/pzobo/Cache",
     }
-
-
-def test_write_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "new" / "file"
-    write_atomically(path, b"old")
-
-    def fail(*_: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError):  # noqa: PT011
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_absent_file_is_none(tmp_path: Path) -> None:

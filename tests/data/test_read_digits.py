@@ -15,9 +15,9 @@ def test_parts_are_a_permutation_of_scikit_learns_digits() -> None:
     data = digits(train=100, val=200)
     assert [len(part.labels) for part in data] == [100, 200, 1497]
     images, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
-    known = load_digits()
+    bunch = load_digits()
     rows = torch.cat([images.flatten(1) * 16, labels[:, None]], 1)
-    expected = torch.cat([torch.tensor(known.data).float(), torch.tensor(known.target)[:, None]], 1)
+    expected = torch.cat([torch.tensor(bunch.data).float(), torch.tensor(bunch.target)[:, None]], 1)
     assert sorted(rows.tolist()) == sorted(expected.tolist())
 
 

@@ -82,13 +82,13 @@ def test_tiny_values_are_scikit_learns(tiny: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "20news-bydate_py3.pkz").write_bytes(PKZ)
-    known = {p: fetch_20newsgroups_vectorized(subset=p, data_home=home, download_if_missing=False) for p in TEXTS}
+    theirs = {p: fetch_20newsgroups_vectorized(subset=p, data_home=home, download_if_missing=False) for p in TEXTS}
     train, test = rows(tiny)
-    expected = zip(known["train"].data.toarray().tolist(), known["train"].target.tolist(), strict=True)
+    expected = zip(theirs["train"].data.toarray().tolist(), theirs["train"].target.tolist(), strict=True)
     assert train == sorted([*row, label] for row, label in expected)
-    assert test == known["test"].data.toarray().tolist()
+    assert test == theirs["test"].data.toarray().tolist()
     assert newsgroups(tiny).names == ("fruit", "weather")
-    assert newsgroups(tiny).test.labels.tolist() == known["test"].target.tolist()
+    assert newsgroups(tiny).test.labels.tolist() == theirs["test"].target.tolist()
 
 
 def test_archive_gives_the_same_as_the_pickle(tiny: Path, cache: Path) -> None:

@@ -103,6 +103,14 @@ def test_damaged_cache_is_made_again(tiny: Path, cache: Path) -> None:
     assert torch.equal(first.train.images, again.train.images)
 
 
+def test_what_a_killed_process_left_is_removed(tiny: Path, cache: Path) -> None:
+    (cache / "images").mkdir(parents=True)
+    left = cache / "images" / ".omniglot-28.npy.0123.new"
+    left.write_bytes(b"half of the images")
+    omniglot(tiny, val=2)
+    assert sorted(path.name for path in left.parent.iterdir()) == ["omniglot-28.npy", "omniglot-28.txt"]
+
+
 def test_cache_that_cannot_be_written_is_no_error(tiny: Path, cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file where the folder should be")

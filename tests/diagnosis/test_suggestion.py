@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 import pzobo
+from pzobo.diagnosis.exact_hypergradient import length, reference
 from pzobo.diagnosis.flat import Flat
-from pzobo.diagnosis.reference import length, reference
 from pzobo.errors import OptionError
 from pzobo.problems import linear_hr, quadratic
 from pzobo.theory import logistic, suggest

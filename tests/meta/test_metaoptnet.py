@@ -26,9 +26,9 @@ def test_decision_values_are_scikit_learns(price: float) -> None:
     alpha = SVM(price).dual((features @ features.T)[None], torch.eye(4, dtype=torch.float64)[labels][None])[0]
     assert torch.allclose(alpha.sum(1), torch.zeros(20, dtype=torch.float64), atol=1e-7)
     assert (alpha <= price * torch.eye(4, dtype=torch.float64)[labels] + 1e-7).all()
-    known = LinearSVC(multi_class="crammer_singer", C=price, fit_intercept=False, tol=1e-10, max_iter=100_000)
-    known.fit(features.numpy(), labels.numpy())
-    expected = torch.from_numpy(known.decision_function(queries.numpy()))
+    theirs = LinearSVC(multi_class="crammer_singer", C=price, fit_intercept=False, tol=1e-10, max_iter=100_000)
+    theirs.fit(features.numpy(), labels.numpy())
+    expected = torch.from_numpy(theirs.decision_function(queries.numpy()))
     found = queries @ features.T @ alpha
     # Decision values are the same for all classes but for a common constant.
     assert torch.allclose(found - found.mean(1, True), expected - expected.mean(1, True), atol=1e-5)

@@ -7,9 +7,9 @@ import torch
 from torch.func import hessian
 
 import pzobo
+from pzobo.diagnosis.exact_hypergradient import newton, reference
 from pzobo.diagnosis.flat import Flat, curvature, slope
-from pzobo.diagnosis.reference import newton, reference
-from pzobo.diagnosis.spectrum import spectrum
+from pzobo.diagnosis.lanczos import spectrum
 from pzobo.errors import OptionError
 from pzobo.problems import linear_hr, quadratic
 from pzobo.theory import Constants, constants, estimate_constants, logistic, logistic_constants
@@ -166,16 +166,16 @@ def test_curvature_without_a_double_backward():
 
 def test_estimates_are_exact_for_a_quadratic_and_below_the_bounds_elsewhere():
     problem = quadratic(5, 4)
-    found, known = estimate_constants(problem, points=2, steps=60), constants(problem)
+    found, exact = estimate_constants(problem, points=2, steps=60), constants(problem)
     assert found.estimated
     for name in ("L_f", "L_g", "mu_g"):
-        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-6)
+        assert getattr(found, name) == pytest.approx(getattr(exact, name), rel=1e-6)
     assert found.rho < 1e-8
     problem = logistic(3, 4, gamma=0.3, scale=3.0)
-    found, known = estimate_constants(problem, points=3, steps=60, radius=1.0), constants(problem, radius=4.0)
+    found, exact = estimate_constants(problem, points=3, steps=60, radius=1.0), constants(problem, radius=4.0)
     for name in ("L_f", "L_g", "rho", "M", "D"):
-        assert 0.02 * getattr(known, name) < getattr(found, name) <= getattr(known, name) * (1 + 1e-9)
-    assert known.mu_g * (1 - 1e-9) <= found.mu_g < 3 * known.mu_g
+        assert 0.02 * getattr(exact, name) < getattr(found, name) <= getattr(exact, name) * (1 + 1e-9)
+    assert exact.mu_g * (1 - 1e-9) <= found.mu_g < 3 * exact.mu_g
     assert found.tau < 1e-8
     assert "sampled points" in found.region
     assert "±" in str(found)

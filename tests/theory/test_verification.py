@@ -7,7 +7,7 @@ import pytest
 
 from pzobo.theory import Grid, Point, Sweep, Verification, fragments, page, table, verify
 from pzobo.theory.__main__ import main
-from pzobo.theory.report import rows
+from pzobo.theory.presentation import rows
 
 GRID = Grid(
     draws=60,

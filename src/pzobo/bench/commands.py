@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +14,11 @@ from rich.table import Table
 
 from pzobo.bench.experiments import EXPERIMENTS, Experiment
 from pzobo.bench.report import markdown
+from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
-from pzobo.bench.report.writing import report as write_report
 from pzobo.bench.runner import run as run_experiment
-from pzobo.errors import OptionError, PzoboError
+from pzobo.errors import OptionError
+from pzobo.files import write_atomically
 
 console = Console()
 THEORY = "theory.json"
@@ -30,9 +30,9 @@ def listing(arguments: Sequence[str]) -> int:
     for kind in EXPERIMENTS.values():
         console.print(f"[bold]{kind.about.name}[/bold]: {kind.about.title}. {kind.about.text}\n")
     table = Table("method", "what it is", "experiments", title="Methods, for --methods")
-    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.known.items()}
+    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.menu.items()}
     for name, named in names.items():
-        table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.known))
+        table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.menu))
     console.print(table)
     console.print("Settings of an experiment, with the paper's as defaults: pzobo run EXPERIMENT --help")
     return 0
@@ -96,7 +96,7 @@ class _Report:
     """A folder for its tables as Markdown, to keep in a repository; with --figures, the pages show them."""
 
 
-def report(arguments: Sequence[str]) -> int:
+def reporting(arguments: Sequence[str]) -> int:
     """pzobo report FOLDER -o FILE."""
     options = tyro.cli(_Report, prog="pzobo report", args=arguments)
     page = make_report(options.folder, options.output, options.figures)
@@ -109,7 +109,7 @@ def report(arguments: Sequence[str]) -> int:
 
 def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path:
     """The report of a folder's runs, with the theory's section if it was measured there."""
-    from pzobo.theory.sweep_records import Verification
+    from pzobo.theory.measurements import Verification
 
     saved = folder / THEORY
     theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None
@@ -149,7 +149,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     if not (options.resume and saved.exists()):
         with console.status("measuring the theory"):
             found = verify(Grid.quick() if options.quick else Grid())
-        saved.write_text(found.to_json(), encoding="utf-8")
+        write_atomically(saved, found.to_json().encode())  # half of it would stop --resume
     page = make_report(options.out, options.output, options.figures)
     console.print(f"Report: {page}", soft_wrap=True)
     return 0
@@ -227,23 +227,3 @@ def _full(root: Path | None) -> list[Experiment]:
             eval_tasks=60,
         ),
     ]
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "list": listing,
-    "run": run,
-    "report": report,
-    "reproduce": reproduce,
-}
-
-
-def main(command: str, arguments: Sequence[str]) -> int:
-    """Carry out one of the commands; what a user can do wrong is a sentence and exit code 2."""
-    try:
-        return COMMANDS[command](arguments)
-    except PzoboError as error:
-        print(f"pzobo {command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Stopped. The same command with --resume goes on.", file=sys.stderr)
-        return 130

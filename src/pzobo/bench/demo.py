@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from pzobo.errors import PzoboError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,14 +32,10 @@ class Demo:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """pzobo demo."""
     import tyro
 
-    options = tyro.cli(Demo, prog="pzobo demo", args=arguments)
-    try:
-        return show(options)
-    except PzoboError as error:
-        print(f"pzobo demo: {error}", file=sys.stderr)
-        return 2
+    return show(tyro.cli(Demo, prog="pzobo demo", args=arguments))
 
 
 def show(options: Demo) -> int:
@@ -108,7 +101,3 @@ def sentences(summary: Summary) -> list[str]:
         f"A cosine above 0.9 to the exact gradient of f(x, yᴺ(x)) have: {', '.join(close) or 'none'}; Direct has "
         f"{cosine(summary, 'direct'):.2f}.",
     ]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

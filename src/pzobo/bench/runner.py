@@ -23,8 +23,9 @@ import torch
 
 from pzobo.bench.experiments.base import Experiment
 from pzobo.errors import PzoboError, SmoothingError
+from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
-from pzobo.runs.folder import write
+from pzobo.runs.folder import writing
 
 FAILURES = (ArithmeticError, SmoothingError)
 """A method that diverges, or whose differences are rounding noise, is a result."""
@@ -52,7 +53,7 @@ class Job:
 
     @property
     def config(self) -> dict[str, Any]:
-        named = self.experiment.known[self.method]
+        named = self.experiment.menu[self.method]
         return {
             "experiment": self.experiment.name,
             "method": self.method,
@@ -74,7 +75,7 @@ class Job:
         except (OSError, ValueError, KeyError):
             return False
         same = all(config.get(key) == value for key, value in self.config.items())
-        whole = result["steps"] >= self.experiment.steps or not self.experiment.known[self.method].tuned
+        whole = result["steps"] >= self.experiment.steps or not self.experiment.menu[self.method].tuned
         enough = result["stopped"] in ("target", "seconds", "failed") or whole
         return same and enough
 
@@ -92,7 +93,7 @@ def _bare(experiment: Experiment) -> Experiment:
 def _fit(job: Job, steps: int, **options: Any) -> Fit:
     e = job.experiment
     problem = _problem(_bare(e), job.seed)
-    method = e.known[job.method].build(e.setup(), problem)
+    method = e.menu[job.method].build(e.setup(), problem)
     return fit(
         problem,
         method,
@@ -172,8 +173,8 @@ class Rates:
         self.found: dict[str, dict[str, dict[str, float]]] = {}
         for family, first in self.firsts.items():
             file = self._file(first)
-            known = experiment.resume and file.exists()
-            self.found[family] = json.loads(file.read_text()) if known else {}
+            searched = experiment.resume and file.exists()
+            self.found[family] = json.loads(file.read_text()) if searched else {}
 
     def missing(self) -> list[Job]:
         """The trials that have not been made."""
@@ -182,7 +183,7 @@ class Rates:
             for family, first in self.firsts.items()
             if first.lr == "search"
             for method in first.chosen()
-            if first.known[method].tuned
+            if first.menu[method].tuned
             for lr in first.lr_grid
             if f"{lr:g}" not in self.found[family].get(method, {})
         ]
@@ -192,14 +193,14 @@ class Rates:
         found = self.found[job.experiment.family()]
         found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
         file = self._file(job.experiment)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, json.dumps(found, indent=2))
+        with writing(file):
+            write_atomically(file, (json.dumps(found, indent=2) + "\n").encode())
 
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
         """The rate, and the trials it comes from."""
         if isinstance(variant.lr, (int, float)):
             return float(variant.lr), ()
-        if variant.lr == "paper" or not variant.known[method].tuned:
+        if variant.lr == "paper" or not variant.menu[method].tuned:
             return variant.paper_lr(method), ()
         tried = sorted((float(lr), value) for lr, value in self.found[variant.family()][method].items())
         return min(tried, key=lambda pair: pair[1])[0], tuple(tried)

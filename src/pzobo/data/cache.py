@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.data.lookup import cache_folder, write_atomically
+from pzobo.data.lookup import cache_folder
 from pzobo.extras import need
+from pzobo.files import remove_leftovers, replacing, write_atomically
 
 Named = tuple[Any, tuple[str, ...]]
 """A NumPy array of images, and the names of its rows."""
@@ -27,11 +26,13 @@ def cached(name: str, make: Callable[[], Named]) -> tuple[Tensor, tuple[str, ...
     path = cache_folder() / "images" / f"{name}.npy"
     kept = _load(path)
     if kept is None:
+        remove_leftovers(path.parent)  # a killed process may have left gigabytes
         array, names = make()
         try:
             # The names first: where the array is, they are.
             write_atomically(path.with_suffix(".txt"), "\n".join(names).encode())
-            _write(path, array)
+            with replacing(path) as file:  # without a copy of the array in memory
+                need("numpy").save(file, array, allow_pickle=False)
         except OSError as error:
             warnings.warn(f"{path} could not be written ({error.strerror}): images are decoded anew.", stacklevel=3)
             return torch.from_numpy(array), names
@@ -53,15 +54,3 @@ def _load(path: Path) -> Named | None:
         warnings.warn(f"{path} could not be read and is made again.", stacklevel=4)
         return None
     return array, names
-
-
-def _write(path: Path, array: Any) -> None:
-    """Write a whole file or none; unlike `write_atomically` without a copy of the array in memory."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            need("numpy").save(file, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

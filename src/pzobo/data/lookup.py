@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,16 +109,3 @@ def read(source: Source, root: str | os.PathLike[str] | None = None) -> bytes:
     """The verified content of a file, wherever it is."""
     content = read_local(source, root)
     return download(source) if content is None else content
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none, also when two processes do so at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

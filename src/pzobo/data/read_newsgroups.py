@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.data.lookup import DataError, Source, cache_folder, download, read_local, write_atomically
+from pzobo.data.lookup import DataError, Source, cache_folder, download, read_local
 from pzobo.data.splits import Dataset, Split
 from pzobo.extras import need
+from pzobo.files import remove_leftovers, write_atomically
 from pzobo.tensors.sparse import SparseMatrix
 
 # scikit-learn's cache, a pickle; and the archive that it is made from, which is the public file.
@@ -117,7 +118,8 @@ def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     try:
-        write_atomically(cached, buffer.getvalue())
+        remove_leftovers(cached.parent)
+        write_atomically(cached, buffer.getbuffer())
     except OSError as error:
         warnings.warn(f"{cached} could not be written ({error.strerror}): words are counted each time.", stacklevel=3)
     return arrays

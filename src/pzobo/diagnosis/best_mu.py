@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.exact_hypergradient import Reference, length
 from pzobo.diagnosis.flat import Flat
-from pzobo.diagnosis.reference import Reference, length
 from pzobo.solvers import Solver
 from pzobo.zeroth_order.directions import Sampler, Space
 
@@ -27,7 +27,7 @@ class Smoothing:
     text: str
 
 
-def smoothing(
+def choose_mu(
     flat: Flat, solver: Solver, truth: Reference, sampler: Sampler, Q: int, allowed: float, generator: torch.Generator
 ) -> Smoothing:
     """The mu for h = <v, y^N>: smoothing adds mu/2 |h''| (central differences: mu^2/6 |h'''|), and rounding noise/mu.

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.exact_hypergradient import Reference, length, reference
 from pzobo.diagnosis.findings import Diagnosis, Finding, Level
 from pzobo.diagnosis.flat import Flat, curvature, slope
-from pzobo.diagnosis.reference import Reference, length, reference
-from pzobo.diagnosis.spectrum import spectrum
-from pzobo.diagnosis.suggestion import directions, suggest
+from pzobo.diagnosis.lanczos import spectrum
+from pzobo.diagnosis.suggestion import directions_for, suggest
 from pzobo.diagnosis.trial import Trial, blame_mu, distance
 from pzobo.errors import CurvatureError, NoResponseWarning, OptionError, PzoboError, SmoothingError
 from pzobo.jacobians.base import Jacobian
@@ -242,7 +242,7 @@ class _Patient:
         off = self.numbers["direction_error"] = distance(straight, [exact]) / truth.norm
         if off > self.target:
             kind = type(jacobian.sampler).__name__
-            enough = directions(jacobian.sampler, self.flat.p, self.target, self.numbers["indirect"])
+            enough = directions_for(jacobian.sampler, self.flat.p, self.target, self.numbers["indirect"])
             self.say(
                 "too few directions",
                 "problem",

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo.diagnosis.best_mu import smoothing
+from pzobo.diagnosis.best_mu import choose_mu
+from pzobo.diagnosis.exact_hypergradient import Reference, length, reference
 from pzobo.diagnosis.flat import Flat, curvature
-from pzobo.diagnosis.reference import Reference, length, reference
-from pzobo.diagnosis.spectrum import spectrum
+from pzobo.diagnosis.lanczos import spectrum
 from pzobo.errors import OptionError, RequirementError
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.outer.problem import Problem
 from pzobo.solvers import GD
 from pzobo.tensors.trees import Tree
-from pzobo.theory.sharp import directions_needed, linear_error
 from pzobo.zeroth_order.directions import Orthogonal, Sampler
+from pzobo.zeroth_order.needed import directions_needed, linear_error
 
 PATH_SHARE, MU_SHARE, SAFETY = 0.3, 0.3, 0.8
 """Of the target: what the inner path and mu may use, and what is planned for in all. Squares add: directions get most,
@@ -97,11 +97,11 @@ def suggest(
     low, high = inner_curvature(flat, truth.y, generator)
     rate = 1 / high
     N, path_error = _steps(flat, truth, rate, PATH_SHARE * target, max_steps)
-    Q = directions(sampler, flat.p, target, share)
+    Q = directions_for(sampler, flat.p, target, share)
     solver = GD(lr=rate, steps=N)
-    smooth = smoothing(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
+    smooth = choose_mu(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
     left = math.sqrt(max((SAFETY * target) ** 2 - path_error**2 - smooth.error**2, (0.1 * target) ** 2))
-    Q = directions(sampler, flat.p, left, share)
+    Q = directions_for(sampler, flat.p, left, share)
     direction_error = share * math.sqrt(linear_error(sampler, flat.p, Q, shrink=True))
     smoothness = outer_smoothness(flat, truth, generator)
     reasons = (
@@ -176,7 +176,7 @@ def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int)
     return high, at_high
 
 
-def directions(sampler: Sampler, p: int, allowed: float, share: float) -> int:
+def directions_for(sampler: Sampler, p: int, allowed: float, share: float) -> int:
     """The least Q for this relative error, when `share` is what the indirect part is of the whole."""
     return directions_needed(sampler, p, min(1.0, (allowed / max(share, 1e-100)) ** 2))
 

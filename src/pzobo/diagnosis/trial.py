@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.diagnosis.best_mu import smoothing
+from pzobo.diagnosis.best_mu import choose_mu
+from pzobo.diagnosis.exact_hypergradient import Reference, length
 from pzobo.diagnosis.findings import Level
 from pzobo.diagnosis.flat import Flat
-from pzobo.diagnosis.reference import Reference, length
 from pzobo.errors import NoResponseWarning, PzoboError
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
@@ -55,7 +55,7 @@ class Trial:
             return [estimate() for _ in range(1 if sampler is None else self.draws)]
 
     def best_mu(self, truth: Reference, generator: torch.Generator, Q: int) -> float:
-        return smoothing(self.flat, self.solver, truth, Orthogonal(), Q, 1.0, generator).mu
+        return choose_mu(self.flat, self.solver, truth, Orthogonal(), Q, 1.0, generator).mu
 
     def without_mu(self, j: Directional, truth: Reference, generator: torch.Generator) -> list[Tensor]:
         """The draws with mu -> 0: by forward mode, or with the best mu where that cannot be had."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from pzobo.jacobians import Unrolled
 from pzobo.meta.heads import HeadLearner, Heads
-from pzobo.meta.learner import Learner
+from pzobo.meta.learner import FewShotMethod
 from pzobo.meta.problem import FewShot
 from pzobo.solvers import GD
 
 
 @dataclass(frozen=True)
-class ANIL(Learner):
+class ANIL(FewShotMethod):
     """w_i = w - lr sum_t dCE/dw over `steps` steps on the support set; x is the features and w, by exact derivatives.
 
     It is a `HeadLearner` that starts at a learned head, without regulariser and with `Unrolled()`.

@@ -13,7 +13,7 @@ from pzobo.argmin import Argmin
 from pzobo.errors import OptionError
 from pzobo.jacobians import PZOBO
 from pzobo.jacobians.base import Jacobian
-from pzobo.meta.learner import Learner, Learning, task_loss
+from pzobo.meta.learner import FewShotMethod, Learning, task_loss
 from pzobo.meta.problem import FewShot, Model
 from pzobo.meta.tasks import Episodes
 from pzobo.solvers import HeavyBall, Solver
@@ -36,7 +36,7 @@ def apply_heads(features: Tensor, heads: Head) -> Tensor:
 
 
 @dataclass(frozen=True)
-class HeadLearner(Learner):
+class HeadLearner(FewShotMethod):
     """Features shared by all tasks, and a linear head w_i adapted to the support set of each, all tasks in one batch.
 
     As in the appendix of the paper, y = (w_1, ..., w_B) = argmin of sum_i [ CE(T(S_i; x) w_i) + gamma/2 |w_i|^2 ] by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pzobo import deprecated
-from pzobo.errors import RequirementError
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
 from pzobo.outer.objective import Objective
+from pzobo.tensors.seeds import mix
 from pzobo.tensors.trees import Tree
-
-_STEPS = 1_000_003
-"""Apart enough that steps of neighbouring seeds do not draw the same random numbers."""
 
 
 def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -29,27 +27,35 @@ def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Learner:
+class FewShotMethod(ABC):
     """A way to learn from few images. One with outer variables of its own adds them in `variables`."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        deprecated.method(cls, "loss", "outer_loss")
 
     def variables(self, model: Model) -> Tree:
         """The outer variables at their start: a dict whose entry "backbone" has the backbone's weights."""
         return {"backbone": model.weights()}
 
+    @abstractmethod
+    def start(self, problem: FewShot, seed: int = 0) -> Learning:
+        """The objective of a few-shot problem; first weights, tasks and all random numbers follow from the seed."""
+
+
+@dataclass(frozen=True)
+class Learner(FewShotMethod):
+    """A way to learn whose predictions are one differentiable function of x: define `logits`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.method(cls, "loss", "outer_loss")
+
+    @abstractmethod
     def logits(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         """What is predicted for the query images, tasks x images x ways; a differentiable function of x."""
-        raise RequirementError(f"{type(self).__name__} does not define logits().")
 
     def outer_loss(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         """The outer loss: the cross-entropy of the predictions."""
         return task_loss(self.logits(model, x, episodes), episodes.query_labels)
 
     def start(self, problem: FewShot, seed: int = 0) -> Learning:
-        """The objective of a few-shot problem; first weights, tasks and all random numbers follow from the seed."""
         return Learning(problem, self, seed)
 
 
@@ -84,7 +90,7 @@ class Learning(Objective):
         count = self.problem.meta_batch
         episodes = self.tasks.batch(self.step * count, count)
         with torch.random.fork_rng():
-            torch.manual_seed(self.seed * _STEPS + self.step)
+            torch.manual_seed(mix(self.seed, self.step))
             value = self.outer(episodes)
         self.step += 1
         return value

@@ -15,23 +15,15 @@ from torch import Tensor
 from pzobo.data.few_shot import ImageClasses
 from pzobo.errors import OptionError
 from pzobo.options import whole
+from pzobo.tensors.seeds import mix
 
-# splitmix64 (Steele et al., 2014), its constants as signed numbers; int64 arithmetic wraps around as it should.
-_STEP = 0x9E3779B97F4A7C15 - 2**64
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-
-
-def _mix(keys: Tensor) -> Tensor:
-    """Random-looking numbers of 63 bits, one for each key; neighbouring keys give unrelated ones."""
-    z = (keys + 1) * _STEP
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _FIRST
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _SECOND
-    return (z ^ ((z >> 31) & (2**33 - 1))) & (2**63 - 1)
+_APART = 0xBF58476D1CE4E5B9 - 2**64
+"""Any number will do that has about as many ones as zeros among its bits."""
 
 
 def _choose(keys: Tensor, n: int, k: int) -> Tensor:
     """k different numbers below n for each key: Floyd's subset of n, and then a shuffle, which the subset needs."""
-    draws = _mix(keys[..., None] + torch.arange(1, 2 * k + 1))
+    draws = mix(0, keys[..., None] + torch.arange(1, 2 * k + 1))
     chosen = draws[..., :k] % torch.arange(n - k + 1, n + 1)
     for j in range(1, k):
         again = (chosen[..., :j] == chosen[..., j : j + 1]).any(-1)
@@ -95,10 +87,10 @@ class Tasks:
         numbers = torch.arange(first, first + count)
         if self.total is not None:
             numbers %= self.total
-        keys = _mix(_mix(torch.tensor(self.seed)) + numbers)
+        keys = mix(0, mix(0, self.seed) + numbers)
         classes = _choose(keys, len(self.images), self.ways)
         # A key for each class of a task, far from the numbers that chose the classes.
-        each = _mix(_mix(keys ^ _FIRST)[:, None] + torch.arange(self.ways))
+        each = mix(0, mix(0, keys ^ _APART)[:, None] + torch.arange(self.ways))
         return classes, _choose(each, self.images.per_class, self.shots + self.queries)
 
     def batch(self, first: int, count: int) -> Episodes:

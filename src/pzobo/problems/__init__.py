@@ -4,7 +4,7 @@ from pzobo.problems.classification import Classification
 from pzobo.problems.data_reweighting import Reweighting, reweighting
 from pzobo.problems.deep_hyper_representation import deep_hr
 from pzobo.problems.hyper_representation import linear_hr, two_layer_hr
-from pzobo.problems.logistic import logistic_ho
+from pzobo.problems.logistic_regression import logistic_ho
 from pzobo.problems.quadratic_problem import quadratic
 
 __all__ = [

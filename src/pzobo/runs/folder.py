@@ -17,6 +17,7 @@ import torch
 
 from pzobo.runs.environment import environment
 from pzobo.errors import CheckpointError, RunFolderError
+from pzobo.files import remove_leftovers, write_atomically
 from pzobo.runs import names
 from pzobo.runs.randomness import scalar_types
 
@@ -91,13 +92,12 @@ class RunFolder:
                 )
         else:
             begun = False
-        for left in self.path.glob(".*.new"):  # half-written by a process that was killed
-            left.unlink(missing_ok=True)
+        remove_leftovers(self.path)
         if not begun:
             told = {"format": FORMAT, "identity": self.identity, "config": dict(config)}
-            write(file, json.dumps(told, indent=2, default=str))
+            _write(file, json.dumps(told, indent=2, default=str))
         if not begun or not machine.exists():
-            write(machine, json.dumps(environment(), indent=2))
+            _write(machine, json.dumps(environment(), indent=2))
 
     def load(self) -> dict[str, Any] | None:
         """The checkpoint, or None if there is none yet. The file is only read."""
@@ -134,11 +134,11 @@ class RunFolder:
                 "optimizer, of the scheduler, and in save=."
             ) from error
         with writing(self.checkpoint):
-            _replace(self.checkpoint, buffer.getbuffer())
+            write_atomically(self.checkpoint, buffer.getbuffer())
 
     def result(self, **found: Any) -> None:
         """Say how the run ended."""
-        write(self.path / names.RESULT, json.dumps(found, indent=2))
+        _write(self.path / names.RESULT, json.dumps(found, indent=2))
 
     def clear_result(self) -> None:
         """The run goes on: it has not ended."""
@@ -146,10 +146,10 @@ class RunFolder:
             (self.path / names.RESULT).unlink(missing_ok=True)
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a text file in one move."""
+def _write(path: Path, text: str) -> None:
+    """Replace a text file in one move, or say why not."""
     with writing(path):
-        _replace(path, (text + "\n").encode())
+        write_atomically(path, (text + "\n").encode())
 
 
 @contextlib.contextmanager
@@ -164,20 +164,6 @@ def writing(path: Path) -> Iterator[None]:
             f"{path} could not be written ({error.strerror or error}). Make room, or choose another folder; what was "
             "written before is still there."
         ) from error
-
-
-def _replace(path: Path, content: bytes | memoryview) -> None:
-    """Either the old file or the new one is there, whole, whenever the process or the machine stops."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def _read(file: BinaryIO) -> Any:

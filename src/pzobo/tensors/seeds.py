@@ -1,38 +1,44 @@
-"""How does one seed become many? Mixed with a number, so that neighbours are unrelated.
-
-splitmix64 (Steele et al., 2014): integer arithmetic alone: the same on every machine and device.
-"""
+"""How does one seed become many? By splitmix64, whose numbers for neighbouring seeds are unrelated."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import overload
 
 import torch
 from torch import Tensor
 
-Number = TypeVar("Number", int, Tensor)
-
-# The constants as signed numbers, since int64 tensors have no others; their arithmetic wraps around as it should.
+# Steele, Lea and Flood (2014). As signed numbers: int64 tensors take no others, and wrap around as they should.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
-def mix(key: Number, number: Number | int) -> Number:
-    """The seed of 63 bits that belongs to a key and a number: whole numbers, or int64 tensors of them."""
-    step = (number + 1) * _STEP
-    if isinstance(step, int):  # as a number that a tensor can hold
-        step = (step + 2**63) % 2**64 - 2**63
-    z = _wrapped(key + step)
-    z = _wrapped((z ^ ((z >> 30) & (2**34 - 1))) * _FIRST)
-    z = _wrapped((z ^ ((z >> 27) & (2**37 - 1))) * _SECOND)
-    return (z ^ ((z >> 31) & (2**33 - 1))) & (2**63 - 1)
+@overload
+def mix(seed: int, number: int = 0) -> int: ...
+@overload
+def mix(seed: Tensor, number: int | Tensor = 0) -> Tensor: ...
+@overload
+def mix(seed: int, number: Tensor) -> Tensor: ...
+def mix(seed: int | Tensor, number: int | Tensor = 0) -> int | Tensor:
+    """Number 0, 1, 2, ... of the sequence that splitmix64 makes from a seed, without its highest bit.
+
+    z = seed + (number + 1) G, then z ^= z >> 30, z *= A, z ^= z >> 27, z *= B, z ^= z >> 31, all modulo 2^64. So it is
+    a seed for `torch.manual_seed`, from 0 to 2^63 - 1.
+
+    Args:
+        seed: an int, or a tensor of int64; the results are the same.
+        number: an int, or a tensor of int64 whose shape broadcasts with that of `seed`.
+    """
+    z = _wrapped(_wrapped(seed) + _wrapped((number + 1) * _STEP))
+    z = _wrapped((z ^ (z >> 30 & 2**34 - 1)) * _FIRST)  # the shift of a signed number brings its sign along
+    z = _wrapped((z ^ (z >> 27 & 2**37 - 1)) * _SECOND)
+    return (z ^ (z >> 31 & 2**33 - 1)) & 2**63 - 1
 
 
-def _wrapped(z: Number) -> Number:
-    """The last 64 bits; those of a tensor are all that there are."""
-    return z if isinstance(z, Tensor) else z & (2**64 - 1)
+def _wrapped(z: int | Tensor) -> int | Tensor:
+    """An int as int64 holds it; a tensor has wrapped around by itself."""
+    return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63
 
 
-def generator(key: int, number: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator for the stream of this number among those that belong to a key."""
-    return torch.Generator(device).manual_seed(mix(key, number))
+def generator(seed: int, number: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator for the stream of this number among those that belong to a seed."""
+    return torch.Generator(device).manual_seed(mix(seed, number))

@@ -17,9 +17,10 @@ from pzobo.theory.deterministic import (
     theorem_mu,
     variance_bound,
 )
-from pzobo.theory.estimate import estimate_constants
+from pzobo.theory.estimation import estimate_constants
 from pzobo.theory.logistic_problem import logistic
-from pzobo.theory.report import fragments, page, table
+from pzobo.theory.measurements import Point, Sweep, Verification
+from pzobo.theory.presentation import fragments, page, table
 from pzobo.theory.stochastic import (
     iterate_error_bound,
     jacobian_error_bound,
@@ -28,7 +29,6 @@ from pzobo.theory.stochastic import (
     stochastic_variance_bound,
     theorem_2,
 )
-from pzobo.theory.sweep_records import Point, Sweep, Verification
 from pzobo.theory.sweeps import Grid
 from pzobo.theory.verification import verify
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from rich.console import Console
 
-    from pzobo.theory.report import page, table
+    from pzobo.theory.presentation import page, table
 
     console = Console()
     with console.status("measuring") as status:

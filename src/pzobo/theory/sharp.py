@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 from pzobo.theory.assumptions import Constants
-from pzobo.zeroth_order.directions import Sampler
+from pzobo.zeroth_order.needed import directions_needed as directions_needed
+from pzobo.zeroth_order.needed import linear_error as linear_error
 
 
 def gaussian_moment(p: int, k: int) -> float:
@@ -69,31 +70,3 @@ def bias_bound(c: Constants, *, N: int, mu: float, alpha: float | None = None) -
 def hypergradient_lipschitz(c: Constants) -> float:
     """Lemma 2: (1 + kappa^2) L_f + M L_J, with L_J from this file."""
     return (1 + c.kappa**2) * c.L_f + c.M * jacobian_lipschitz(c)
-
-
-def linear_error(sampler: Sampler, p: int, Q: int, *, shrink: bool | float = False) -> float:
-    """E |s estimate - J^T v|^2 / |J^T v|^2 for a response that is linear in x: exact, for each sampler.
-
-    s^2 r + (1 - s)^2, where r = `sampler.relative_error(p, Q)` is that of the unbiased estimate: (p + 1)/Q for Gaussian
-    directions, (p - 1)/Q for Sphere and Rademacher, p/Q - 1 (Q <= p) for Orthogonal and Coordinate. Least at
-    s = 1/(1 + r), the default shrinkage, where it is r/(1 + r): never more than 1. (`UnitPerTensor` is biased: for one
-    tensor and shrink=False only.)
-    """
-    r = sampler.relative_error(p, Q)
-    s = sampler.shrinkage(p, Q) if shrink is True else 1.0 if shrink is False else float(shrink)
-    return s**2 * r + (1 - s) ** 2
-
-
-def directions_needed(sampler: Sampler, p: int, error: float, *, shrink: bool = True, most: int | None = None) -> int:
-    """The least Q whose `linear_error` is at most `error` (a relative squared error), found by bisection."""
-    most = 10**9 if most is None else most
-    if linear_error(sampler, p, p, shrink=shrink) <= error:
-        most = min(most, p)
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if linear_error(sampler, p, middle, shrink=shrink) <= error:
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.exact_hypergradient import length, reference
 from pzobo.diagnosis.flat import Flat, curvature
-from pzobo.diagnosis.reference import length, reference
-from pzobo.diagnosis.spectrum import spectrum
+from pzobo.diagnosis.lanczos import spectrum
 from pzobo.diagnosis.suggestion import outer_smoothness
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
@@ -23,7 +23,7 @@ from pzobo.theory import deterministic, sharp
 from pzobo.theory.assumptions import Constants
 from pzobo.theory.closed_form import constants
 from pzobo.theory.logistic_problem import logistic
-from pzobo.theory.sweep_records import Point, Sweep
+from pzobo.theory.measurements import Point, Sweep
 from pzobo.zeroth_order.directions import Gaussian, Orthogonal
 
 Gradient = Callable[[Tensor], Tensor]

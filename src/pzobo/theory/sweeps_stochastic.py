@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.exact_hypergradient import length, reference
 from pzobo.diagnosis.flat import Flat, curvature
-from pzobo.diagnosis.reference import length, reference
 from pzobo.diagnosis.suggestion import outer_smoothness
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.jacobians.unrolled import Unrolled
@@ -18,8 +18,8 @@ from pzobo.problems.quadratic_problem import quadratic
 from pzobo.solvers import GD
 from pzobo.theory import deterministic, stochastic
 from pzobo.theory.logistic_problem import logistic
+from pzobo.theory.measurements import Point, Sweep
 from pzobo.theory.samples import FiniteSum, logistic_sum, quadratic_sum
-from pzobo.theory.sweep_records import Point, Sweep
 from pzobo.theory.sweeps import ERROR, Grid, descend, mean, square, steady
 from pzobo.zeroth_order.directions import Gaussian
 

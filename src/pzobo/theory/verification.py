@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pzobo.theory import sweeps, sweeps_stochastic
-from pzobo.theory.sweep_records import Sweep, Verification
+from pzobo.theory.measurements import Sweep, Verification
 from pzobo.theory.sweeps import Grid
 
 Check = Callable[[str, Grid], Sweep | Sequence[Sweep]]

@@ -10,8 +10,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
-from pzobo.bench.report.writing import report
 from tests.bench.report.written import ABOUTS, METHODS, THEORY, write_experiments
 
 FLAGS = (
@@ -50,7 +50,7 @@ def browser(tmp_path_factory):
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     write_experiments(folder / "runs", seeds=3)
-    return report(read(folder / "runs"), ABOUTS, folder / "report.html", theory=THEORY)
+    return write_report(read(folder / "runs"), ABOUTS, folder / "report.html", theory=THEORY)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import re
 
 from pzobo.bench.report import markdown
 from pzobo.bench.report.about import About, Claim, Panel, View
+from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
-from pzobo.bench.report.writing import report
 from tests.bench.report.written import done, values, write
 
 ABOUT = About(
@@ -72,7 +72,7 @@ def test_rates_that_were_searched_are_named(tmp_path):
 
 def test_figures_that_a_page_shows_are_files(tmp_path):
     runs = written(tmp_path / "runs")
-    report(runs, [ABOUT], tmp_path / "page.html", figures=tmp_path / "figures")
+    write_report(runs, [ABOUT], tmp_path / "page.html", figures=tmp_path / "figures")
     markdown.write(runs, [ABOUT], tmp_path / "docs" / "pages", tmp_path / "figures")
     page = (tmp_path / "docs" / "pages" / "toy.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[(.*?)\]\((.*?)\)", page)

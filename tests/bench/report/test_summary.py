@@ -6,7 +6,7 @@ import pytest
 
 from pzobo.bench.report.about import About, Panel, View
 from pzobo.bench.report.runs import Run, read
-from pzobo.bench.report.style import STYLES, style
+from pzobo.bench.report.styles import STYLES, style
 from pzobo.bench.report.summary import POINTS, Summary, band, thin
 from tests.bench.report.written import about, done, values, write
 

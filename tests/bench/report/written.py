@@ -5,7 +5,7 @@ import math
 import random
 
 from pzobo.bench.report.about import About, Claim, Panel, View
-from pzobo.theory.sweep_records import Point, Sweep, Verification
+from pzobo.theory.measurements import Point, Sweep, Verification
 
 ENVIRONMENT = {"python": "3.11.9", "torch": "2.13.0", "cpu": "a CPU", "cores": 2, "time": "2026-01-01T00:00:00"}
 NASTY = "</script><script>alert('x')</script><b>&bold"

@@ -60,7 +60,8 @@ class Experiment(ABC):
     """Runs side by side, each a process with one thread; 0 for one after another in this process."""
 
     about: ClassVar[About]
-    known: ClassVar[Mapping[str, Named]] = METHODS
+    menu: ClassVar[Mapping[str, Named]] = METHODS
+    """The methods on offer, by name."""
     slow: ClassVar[frozenset[str]] = frozenset()
     """Methods that are left out unless they are named."""
     not_settings: ClassVar[frozenset[str]] = frozenset(
@@ -73,14 +74,14 @@ class Experiment(ABC):
         return self.about.name
 
     def chosen(self) -> tuple[str, ...]:
-        """The methods to run, if they are known here."""
-        return self.only_named(self.methods) or tuple(name for name in self.known if name not in self.slow)
+        """The methods to run: those that were asked for, or all that are not slow."""
+        return self.only_named(self.methods) or tuple(name for name in self.menu if name not in self.slow)
 
     def only_named(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names, if they are known here."""
+        """The names, if all of them are on the menu."""
         for name in names:
-            if name not in self.known:
-                raise OptionError(f"{self.name} knows no method {name!r}; it has {', '.join(self.known)}.")
+            if name not in self.menu:
+                raise OptionError(f"{self.name} has no method {name!r}; it has {', '.join(self.menu)}.")
         return names
 
     def variants(self) -> list[Self]:

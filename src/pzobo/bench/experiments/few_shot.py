@@ -125,7 +125,7 @@ class FewShotLearning(Experiment):
     """Compile the inner steps of the heads."""
     lr_grid: tuple[float, ...] = (0.001, 0.003, 0.01)
 
-    known: ClassVar[Mapping[str, Named]] = LEARNERS
+    menu: ClassVar[Mapping[str, Named]] = LEARNERS
     not_settings = Experiment.not_settings | {"learner", "root"}
 
     about = About(

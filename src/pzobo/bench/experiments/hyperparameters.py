@@ -54,7 +54,7 @@ class Logistic(Experiment):
     lr_grid: tuple[float, ...] = (0.02, 0.1, 0.5)
 
     slow = frozenset({"forward"})
-    known: ClassVar[Mapping[str, Named]] = {
+    menu: ClassVar[Mapping[str, Named]] = {
         **METHODS,
         "global-l2": Named(
             "One global l2, scikit-learn",

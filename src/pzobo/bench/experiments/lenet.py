@@ -61,7 +61,7 @@ class LeNet(Experiment):
     """Compile the inner steps; those of a small head gain nothing."""
     lr_grid: tuple[float, ...] = (0.0005, 0.002, 0.005)
 
-    known = STOCHASTIC
+    menu = STOCHASTIC
     slow = frozenset({"forward", "hozog"})
     not_settings = Experiment.not_settings | {"also_N", "root"}
 

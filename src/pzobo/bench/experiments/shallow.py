@@ -205,7 +205,7 @@ class Partial(Shallow):
         ),
     )
 
-    known: ClassVar[Mapping[str, Named]] = {
+    menu: ClassVar[Mapping[str, Named]] = {
         name: METHODS[name] for name in ("direct", "exact", "pzobo", "pzobo-authors", "pzobo-paper", "hozog")
     }
 

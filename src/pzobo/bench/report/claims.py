@@ -152,13 +152,13 @@ def insensitive(where: Where, method: str = "pzobo-authors") -> Check:
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:
         values = [(n, s.final(method, N=n, **case)) for n in sorted(s.where(**case).values("N"))]
-        known = [(n, v) for n, v in values if v is not None]
-        if len(known) < 2:
+        ended = [(n, v) for n, v in values if v is not None]
+        if len(ended) < 2:
             return None
-        low, high = min(v for _, v in known), max(v for _, v in known)
+        low, high = min(v for _, v in ended), max(v for _, v in ended)
         alike = high - low < 0.01 if s.about.higher else high < 2 * low
-        controls = [(n, s.final("direct", N=n, **case)) for n, _ in known]
-        text = f"final of {method}: " + ", ".join(f"N = {n}: {v:.3g}" for n, v in known)
+        controls = [(n, s.final("direct", N=n, **case)) for n, _ in ended]
+        text = f"final of {method}: " + ", ".join(f"N = {n}: {v:.3g}" for n, v in ended)
         shown = ", ".join(f"{v:.3g}" for _, v in controls if v is not None)
         return alike, text + (f" (Direct: {shown})" if shown else "")
 
@@ -172,13 +172,13 @@ def fastest_to(value: float, where: Where, form: str = "pzobo-s-authors") -> Che
         if s.final(form, **case) is None:
             return None
         times = {m: s.time_to(m, value, **case) for m in s.where(**case).methods()}
-        known = sorted(((m, t) for m, t in times.items() if t is not None), key=lambda pair: pair[1])
+        reached = sorted(((m, t) for m, t in times.items() if t is not None), key=lambda pair: pair[1])
         never = [m for m, t in times.items() if t is None]
-        text = f"seconds to {value:g}: {_list(known)}" + (f"; never: {', '.join(never)}" if never else "")
+        text = f"seconds to {value:g}: {_list(reached)}" + (f"; never: {', '.join(never)}" if never else "")
         mine = times[form]
         if mine is None:
             return False, text
-        baselines = [t for m, t in known if m in ("aid-cg-s", "aid-fp-s", "stocbio")]
+        baselines = [t for m, t in reached if m in ("aid-cg-s", "aid-fp-s", "stocbio")]
         if any(t * CLOSE < mine for t in baselines):
             return False, text
         direct = times.get("direct")

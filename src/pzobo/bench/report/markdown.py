@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pzobo.bench.report.about import About
+from pzobo.bench.report.html_report import summarize
 from pzobo.bench.report.paper_figures import file_name
 from pzobo.bench.report.runs import Run
 from pzobo.bench.report.summary import Summary
 from pzobo.bench.report.tables import results
-from pzobo.bench.report.writing import summarize
 
 MACHINE = ("cpu", "cores", "threads", "torch", "pzobo", "commit")
 
@@ -20,7 +20,7 @@ def write(runs: Sequence[Run], abouts: Sequence[About], folder: Path, figures: P
     """A page for each experiment, and `claims.md` with a table of all claims.
 
     Args:
-        runs: as from `pzobo.bench.runs.read`.
+        runs: as from `pzobo.bench.report.runs.read`.
         abouts: the experiments.
         folder: where the pages go.
         figures: where their figures are, as PNG, to be shown in them.
@@ -28,19 +28,19 @@ def write(runs: Sequence[Run], abouts: Sequence[About], folder: Path, figures: P
     folder.mkdir(parents=True, exist_ok=True)
     summaries = summarize(runs, abouts)
     where = None if figures is None else Path(os.path.relpath(figures, folder)).as_posix()
-    pages = {folder / f"{summary.about.name}.md": page(summary, where) for summary in summaries}
-    pages[folder / "claims.md"] = claims(summaries)
+    pages = {folder / f"{summary.about.name}.md": experiment_page(summary, where) for summary in summaries}
+    pages[folder / "claims.md"] = claims_table(summaries)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return list(pages)
 
 
-def page(summary: Summary, figures: str | None = None) -> str:
+def experiment_page(summary: Summary, figures: str | None = None) -> str:
     """One experiment: what it is, its claims, tables and figures, how it was made."""
     about, shown = summary.about, summary.shown()
     parts = [f"# {about.title}", about.text]
     if about.claims:
-        parts += ["## Claims", claims([summary])]
+        parts += ["## Claims", claims_table([summary])]
     for title, head, rows in results(summary, shown):
         remarks = [f"{cells[0]}: {remark}" for cells, remark in rows if remark]
         parts += [f"## {title}", _table(head, (cells for cells, _ in rows)), *remarks]
@@ -51,7 +51,7 @@ def page(summary: Summary, figures: str | None = None) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def claims(summaries: Iterable[Summary]) -> str:
+def claims_table(summaries: Iterable[Summary]) -> str:
     """A table of claims that were checked."""
     rows = [
         [claim.text, f"**{found[0]}**", found[1]]

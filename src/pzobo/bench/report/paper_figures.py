@@ -9,7 +9,7 @@ from typing import Any
 
 from pzobo.bench.report.about import Panel, View
 from pzobo.bench.report.plots import words
-from pzobo.bench.report.style import MARKERS
+from pzobo.bench.report.styles import MARKERS
 from pzobo.bench.report.summary import Group, Summary, band
 
 

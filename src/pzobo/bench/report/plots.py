@@ -16,7 +16,7 @@ INK, GRID = "#1c2026", "#e6e8eb"
 
 def words(key: str) -> str:
     """A key of the rows as a person would write it."""
-    known = {
+    written = {
         "step": "outer step",
         "memory": "memory (MB)",
         "cosine": "cosine to exact gradient",
@@ -24,7 +24,7 @@ def words(key: str) -> str:
         "error": "1 - accuracy",
         "test_interval": "its ± (95 %)",
     }
-    return known.get(key, key.replace("_", " "))
+    return written.get(key, key.replace("_", " "))
 
 
 def figure(summary: Summary, groups: Sequence[Group], panel: Panel) -> Any:

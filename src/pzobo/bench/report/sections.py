@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pzobo.bench.report.about import About, Panel, View
-from pzobo.bench.report.page import definitions, details, scrolling, table, text
+from pzobo.bench.report.html_page import definitions, details, scrolling, table, text
 from pzobo.bench.report.plots import figure, words
 from pzobo.bench.report.runs import Run
-from pzobo.bench.report.style import MARKERS, Style
+from pzobo.bench.report.styles import MARKERS, Style
 from pzobo.bench.report.summary import NOT_SETTINGS, Group, Summary
 from pzobo.bench.report.tables import results
 

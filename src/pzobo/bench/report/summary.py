@@ -14,7 +14,7 @@ from typing import Any
 
 from pzobo.bench.report.about import About, View
 from pzobo.bench.report.runs import Run
-from pzobo.bench.report.style import ORDER, Style, ordinal, style
+from pzobo.bench.report.styles import ORDER, Style, ordinal, style
 
 POINTS = 300
 ALWAYS = ("direct", "exact")

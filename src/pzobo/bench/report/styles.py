@@ -87,9 +87,9 @@ ORDER = {name: i for i, name in enumerate(STYLES)}
 
 def style(name: str) -> Style:
     """The style of a method; of a name that is not known, one that is the same every time."""
-    known = STYLES.get(name)
-    if known is not None:
-        return known
+    own = STYLES.get(name)
+    if own is not None:
+        return own
     code = zlib.crc32(name.encode())
     colors: Sequence[str] = (BLUE, ORANGE, GREEN, PURPLE, SKY, WINE, OLIVE, GREY)
     return Style(colors[code % 8], DASHES[code // 8 % len(DASHES)], list(MARKERS)[code // 64 % len(MARKERS)])

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from pzobo.bench.report import paper_figures
 from pzobo.bench.report.about import About
-from pzobo.bench.report.page import captioned, page, scrolling, text
+from pzobo.bench.report.html_page import captioned, page, scrolling, text
 from pzobo.bench.report.paper_figures import slug
 from pzobo.bench.report.runs import Run
 from pzobo.bench.report.sections import generic, section
 from pzobo.bench.report.summary import Summary
 
 if TYPE_CHECKING:
-    from pzobo.theory.sweep_records import Verification
+    from pzobo.theory.measurements import Verification
 
 TITLE = "Bilevel optimization without Hessians: the experiments"
 
 
-def report(
+def write_report(
     runs: Sequence[Run],
     abouts: Sequence[About],
     output: Path,
@@ -31,7 +31,7 @@ def report(
     """Write the page to `output`.
 
     Args:
-        runs: from `pzobo.bench.runs.read`.
+        runs: from `pzobo.bench.report.runs.read`.
         abouts: the experiments that are described, in the order of their sections.
         output: the HTML file; its folder is made if it is not there.
         theory: a check of the theory, for a section of its own.
@@ -61,17 +61,17 @@ def report(
 
 def summarize(runs: Sequence[Run], abouts: Sequence[About]) -> list[Summary]:
     """The runs by experiment: those that are described, then others by name, then a user's own by their folder."""
-    known = {about.name: about for about in abouts}
-    described: dict[str, list[Run]] = {name: [] for name in known}
+    by_name = {about.name: about for about in abouts}
+    described: dict[str, list[Run]] = {name: [] for name in by_name}
     others: dict[str, list[Run]] = {}
     own: dict[Path, list[Run]] = {}
     for run in runs:
         if run.experiment is None:
             own.setdefault(run.folder.absolute().parent, []).append(run)
         else:
-            (described if run.experiment in known else others).setdefault(run.experiment, []).append(run)
+            (described if run.experiment in by_name else others).setdefault(run.experiment, []).append(run)
     return [
-        *(Summary(known[name], tuple(group)) for name, group in described.items() if group),
+        *(Summary(by_name[name], tuple(group)) for name, group in described.items() if group),
         *(Summary(generic(name, name, group), tuple(group)) for name, group in sorted(others.items())),
         *(
             # One run has its own name; several have that of the folder in which they are.
@@ -121,7 +121,7 @@ def _claims(abouts: Sequence[About], places: dict[str, str], summaries: Sequence
 
 
 def _theory(found: Verification) -> str:
-    from pzobo.theory.report import fragments
+    from pzobo.theory.presentation import fragments
 
     caption = "The theory, measured"
     first, *plots = fragments(found, plotlyjs=False)

@@ -6,7 +6,7 @@ import html
 import math
 from typing import TYPE_CHECKING, Any
 
-from pzobo.theory.sweep_records import Sweep, Verification
+from pzobo.theory.measurements import Sweep, Verification
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from pzobo.bench.report.about import About, Claim, Panel, View
+from pzobo.bench.report.html_report import summarize, write_report
 from pzobo.bench.report.plots import figure
 from pzobo.bench.report.runs import read
 from pzobo.bench.report.summary import POINTS, Summary
-from pzobo.bench.report.writing import report, summarize
 from tests.bench.report.written import ABOUTS, NASTY, THEORY, about, done, values, write, write_experiments
 
 VOID = {"meta", "link", "br", "img", "path"}
@@ -52,7 +52,9 @@ def without_plotly(text):
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     write_experiments(folder / "runs", seeds=3)
-    report(read(folder / "runs"), ABOUTS, folder / "out" / "report.html", theory=THEORY, figures=folder / "figures")
+    write_report(
+        read(folder / "runs"), ABOUTS, folder / "out" / "report.html", theory=THEORY, figures=folder / "figures"
+    )
     return folder
 
 
@@ -86,7 +88,7 @@ def test_the_check_of_an_experiment_without_runs_is_not_asked(tmp_path):
 
     write(tmp_path / "run", values("outer_loss", [1.0]), experiment="toy")
     never = About("never", "Never", "", "loss", (), claims=(Claim("Nothing.", check),))
-    text = report(read(tmp_path), [about(), never], tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report(read(tmp_path), [about(), never], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "not run" in Page(without_plotly(text)).text
 
 
@@ -120,7 +122,9 @@ def test_a_table_has_the_values_of_the_runs(tmp_path):
         config = {"experiment": "toy", "method": "pzobo", "label": "PZOBO", "seed": seed, "lr": 0.25}
         rows = [row | {"memory": 12.5} for row in values("outer_loss", [9.0, last], 0.5)]
         write(tmp_path / str(seed), rows, done(), **config, command=f"pzobo run toy --seed {seed}")
-    text = report(read(tmp_path), [about(thresholds=(2.0, 0.5))], tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report(read(tmp_path), [about(thresholds=(2.0, 0.5))], tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
     table = re.search(r'<table class="results">.*?</table>', text, re.S)
     assert table is not None
     cells = [html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", table[0])]
@@ -152,7 +156,7 @@ def test_half_written_runs_alone_make_a_page(tmp_path):
     write(tmp_path / "empty", [], experiment="toy", method="pzobo", seed=0)
     write(tmp_path / "cut", ['{"step": 0, "outer'], experiment="toy", method="hozog", seed=0)
     write(tmp_path / "mine", [])
-    text = report(read(tmp_path), [about()], tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report(read(tmp_path), [about()], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "not finished: 1 of 1." in Page(without_plotly(text)).text
 
 

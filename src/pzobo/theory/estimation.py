@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pzobo.diagnosis.flat import Flat, curvature, slope
-from pzobo.diagnosis.spectrum import spectrum
+from pzobo.diagnosis.lanczos import spectrum
 from pzobo.errors import OptionError
 from pzobo.outer.problem import Problem
 from pzobo.tensors.trees import Tree
