@@ -8,7 +8,7 @@ import pytest
 import pzobo
 from pzobo import cli
 from pzobo.bench import commands
-from pzobo.errors import OptionError, Stopped
+from pzobo.errors import OptionError
 from pzobo.extras import advice
 from pzobo.theory.measurements import Verification
 
@@ -46,7 +46,7 @@ def test_the_shell_gets_the_exit_code():
     [
         (OptionError("mu is wrong."), 2, "pzobo run: mu is wrong.\n"),
         (KeyboardInterrupt(), 130, "Stopped.\n"),
-        (Stopped("Stopped. It is saved."), 130, "Stopped. It is saved.\n"),
+        (KeyboardInterrupt("Stopped. It is saved."), 130, "Stopped. It is saved.\n"),
         (
             ModuleNotFoundError("No module named 'tyro'", name="tyro"),
             2,

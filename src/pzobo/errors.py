@@ -77,7 +77,3 @@ class TooLargeError(PzoboError, MemoryError):
 
 class MissingExtraError(PzoboError, ImportError):
     """A library that belongs to an extra of the package is not installed."""
-
-
-class Stopped(KeyboardInterrupt):
-    """Ctrl-C ended a run. The message says where it is saved, and how it goes on."""

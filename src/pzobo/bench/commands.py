@@ -18,7 +18,7 @@ from pzobo.bench.report import markdown
 from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
 from pzobo.bench.runner import run as run_experiment
-from pzobo.errors import DamagedFileError, OptionError, Stopped
+from pzobo.errors import DamagedFileError, OptionError
 from pzobo.files import write_atomically
 from pzobo.runs import json_text, names
 
@@ -68,7 +68,7 @@ def carry_out(experiment: Experiment, again: str) -> None:
     try:
         _carry_out(experiment)
     except KeyboardInterrupt:
-        raise Stopped(f"Stopped. The runs so far are in {experiment.out}; {again}.") from None
+        raise KeyboardInterrupt(f"Stopped. The runs so far are in {experiment.out}; {again}.") from None
 
 
 def _carry_out(experiment: Experiment) -> None:
@@ -174,7 +174,9 @@ def reproduce(arguments: Sequence[str]) -> int:
                 Grid.quick() if options.quick else Grid(), progress=lambda text: console.print(f"theory: {text}")
             )
         except KeyboardInterrupt:
-            raise Stopped(f"Stopped. The runs are in {options.out}, the theory is not measured; {again}.") from None
+            raise KeyboardInterrupt(
+                f"Stopped. The runs are in {options.out}, the theory is not measured; {again}."
+            ) from None
         write_atomically(saved, found.to_json().encode())  # half of it would stop --resume
     page = make_report(options.out, options.output, options.figures)
     console.print(f"Report: {page}", soft_wrap=True)

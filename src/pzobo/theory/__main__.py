@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pzobo.errors import OptionError, Stopped
+from pzobo.errors import OptionError
 from pzobo.files import write_atomically
 from pzobo.theory.sweeps import Grid
 from pzobo.theory.verification import CHECKS, verify
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress=lambda text: aside.print(text, soft_wrap=True),
         )
     except KeyboardInterrupt:
-        raise Stopped("Stopped. Nothing was written: the theory is measured in one go.") from None
+        raise KeyboardInterrupt("Stopped. Nothing was written: the theory is measured in one go.") from None
     console.print(table(found))
     try:
         if options.json is not None:

@@ -84,7 +84,7 @@ def against_D_f(name: str, grid: Grid) -> Sweep:
         return flat.estimator(solver, PZOBO(mu=1e-4, directions=Q, sampler=Gaussian(seed=0), shrink=False, at="x"))
 
     inner, estimate = torch.Generator().manual_seed(0), fresh()
-    paths = [[data.inner(8, inner) for _ in range(STEPS)] for _ in range(max(40, grid.draws // 2))]
+    paths = [[data.inner(8, inner) for _ in range(STEPS)] for _ in range(max(80, grid.draws // 2))]
     wholes = [estimate(batches=batches) for batches in paths]
     points = []
     for D_f in grid.D_f:

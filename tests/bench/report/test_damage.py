@@ -1,4 +1,4 @@
-"""Is damage in a folder of runs a sentence, which hides none of the good runs, and does a report stay in its folders?"""
+"""Is damage in a folder of runs a sentence that hides no good run, and does a report stay in its folders?"""
 
 import json
 import os
@@ -219,7 +219,8 @@ def test_a_report_without_a_theory_that_is_damaged(folder, capsys):
     (folder / "theory.json").write_text("[]")
     assert cli.main(["report", str(folder), "-o", str(folder.parent / "page.html")]) == 0
     assert capsys.readouterr().err == (
-        f"pzobo report: {folder / 'theory.json'} is damaged (it is '[]', expected a dict); the report is without the theory.\n"
+        f"pzobo report: {folder / 'theory.json'} is damaged (it is '[]', expected a dict); "
+        "the report is without the theory.\n"
     )
     assert "PZOBO, good" in (folder.parent / "page.html").read_text(encoding="utf-8")
 
