@@ -7,17 +7,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from pzobo.bench.experiments.bounds import Count, NotEmpty, Within, check
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About
 from pzobo.errors import OptionError
 from pzobo.outer.objective import Objective
 
+SEARCH_SEED = 1000
+"""The data on which learning rates are chosen is that of no run."""
+
 Rate = float | Literal["paper", "search"]
+Seeds = Annotated[int, Within(1, SEARCH_SEED)]
+Rates = Annotated[tuple[float, ...], NotEmpty()]
+Workers = Annotated[int, Within(0, 1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +33,7 @@ class Experiment(ABC):
 
     methods: tuple[str, ...] = ()
     """Names of methods; all of the experiment's by default. `pzobo list` names them."""
-    seeds: int = 5
+    seeds: Seeds = 5
     """Seeds of data and directions: 0, 1, ..."""
     steps: int = 100
     """Outer steps of each run."""
@@ -34,7 +41,7 @@ class Experiment(ABC):
     """Wall-clock time of each run, if it ends before the steps do."""
     lr: Rate = "paper"
     """The outer learning rate: a number, "paper", or "search" for the best of --lr-grid, by method."""
-    lr_grid: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2)
+    lr_grid: Rates = (0.01, 0.02, 0.05, 0.1, 0.2)
     """The rates that "search" tries, the same for all methods, on data of another seed."""
     search_steps: int | None = None
     """Outer steps of each trial of the search; as many as a run has by default."""
@@ -48,15 +55,15 @@ class Experiment(ABC):
     """Compile the inner steps (not counted in the times)."""
     check: bool = True
     """Refuse estimates that are rounding noise; --no-check takes them as they come."""
-    evaluate_every: int = 10
-    """Outer steps between evaluations (not counted in the times)."""
-    checkpoint_every: int = 100
-    """Outer steps between checkpoints."""
+    evaluate_every: Count = 10
+    """Outer steps between evaluations (not counted in the times); 0 for none but at the end."""
+    checkpoint_every: Count = 100
+    """Outer steps between checkpoints; 0 for one at the end."""
     out: Path = Path("runs")
     """Where the folders of the runs go."""
     resume: bool = False
     """Go on with runs that are in the folder already."""
-    workers: int = 2
+    workers: Workers = 2
     """Runs side by side, each a process with one thread; 0 for one after another in this process."""
 
     about: ClassVar[About]
@@ -68,6 +75,13 @@ class Experiment(ABC):
         {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
         | {"lr_grid", "search_steps", "search_seconds", "check"}
     )
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            torch.empty(0, device=self.device)
+        except Exception as error:  # torch raises a RuntimeError, an AssertionError or what a backend raises
+            raise OptionError(f"device={self.device!r} cannot be used here ({error}).") from error
 
     @property
     def name(self) -> str:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
 from pzobo.bench.experiments.global_l2 import GlobalL2
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
@@ -33,25 +34,25 @@ class Logistic(Experiment):
     """digits needs no download; newsgroups is the paper's."""
     root: Path | None = None
     """The folder of the data; PZOBO_DATA, the cache or a download by default."""
-    N: tuple[int, ...] = (5, 10)
+    N: Annotated[tuple[int, ...], NotEmpty()] = (5, 10)
     """Numbers of inner steps."""
     alpha: float | None = None
     """Inner learning rate; 100 on newsgroups as in the paper, 1 on digits by default."""
-    momentum: float = 0.9
+    momentum: Share = 0.9
     """Of the inner steps."""
     mu: float = 0.01
     """Length of the perturbation."""
     directions: int = 1
     """Q."""
-    start: float | None = None
+    start: AnyNumber | None = None
     """The first logarithm of all strengths; by default that of a strength of 0.0001."""
     bounded: bool = True
     """Keep the strengths where the inner steps are stable."""
     warm_start: bool = True
     """Start each path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
-    seeds: int = 1
+    seeds: Seeds = 1
     steps: int = 200
-    lr_grid: tuple[float, ...] = (0.02, 0.1, 0.5)
+    lr_grid: Rates = (0.02, 0.1, 0.5)
 
     slow = frozenset({"forward"})
     menu: ClassVar[Mapping[str, Named]] = {
@@ -155,7 +156,7 @@ class Logistic(Experiment):
 class Reweight(Experiment):
     """New here: a weight for each training example, some of whose labels are wrong."""
 
-    corruption: float = 0.4
+    corruption: Share = 0.4
     """The share of labels that are changed."""
     N: int = 20
     """Inner steps."""
@@ -165,8 +166,8 @@ class Reweight(Experiment):
     """Length of the perturbation."""
     directions: int = 8
     """Q."""
-    seeds: int = 3
-    lr_grid: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    seeds: Seeds = 3
+    lr_grid: Rates = (0.02, 0.05, 0.1, 0.2)
 
     slow = frozenset({"forward"})
 

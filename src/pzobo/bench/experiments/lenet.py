@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import Count, FromZero, Within
 from pzobo.bench.methods import STOCHASTIC, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import fastest_to, insensitive, only_one_to, saturates
@@ -42,7 +43,7 @@ class LeNet(Experiment):
     """Length of the perturbation."""
     directions: int = 1
     """Q."""
-    gamma: float = 1e-3
+    gamma: FromZero = 1e-3
     """Strength of the inner l2 term."""
     batch_size: int = 256
     """Of the inner and the outer batches."""
@@ -50,16 +51,16 @@ class LeNet(Experiment):
     """Start each path where the last one ended, as the authors' code does."""
     milestones: tuple[int, ...] = ()
     """Outer steps at which the learning rate falls (80 180 in the authors' code),"""
-    decay: float = 0.5
+    decay: Annotated[float, Within(0, 1, closed=False)] = 0.5
     """and the factor."""
     evaluate_rows: int = 10_000
     """Accuracy is measured on this many of the outer examples."""
-    seeds: int = 3
+    seeds: Seeds = 3
     steps: int = 300
-    evaluate_every: int = 25
+    evaluate_every: Count = 25
     compile: bool = False
     """Compile the inner steps; those of a small head gain nothing."""
-    lr_grid: tuple[float, ...] = (0.0005, 0.002, 0.005)
+    lr_grid: Rates = (0.0005, 0.002, 0.005)
 
     menu = STOCHASTIC
     slow = frozenset({"forward", "hozog"})
