@@ -1,6 +1,6 @@
 """Which bilevel problems are timed, and what are their losses?
 
-Each problem is data and functions. `prepare`, `loss` and `outer_loss` are what a user of pzobo writes;
+Each problem is data and functions. `prepare`, `inner_loss` and `outer_loss` are what a user of pzobo writes;
 `hand_path` and `hand_outer` are the same derivatives in closed form, for the hand-written limit.
 x is always a tuple of tensors and y one tensor.
 """
@@ -26,7 +26,7 @@ class Problem:
     train: Batch
     val: Batch
     prepare: Callable[[X, Batch], Tensor]
-    loss: Callable[[Tensor, Tensor, Batch], Tensor]
+    inner_loss: Callable[[Tensor, Tensor, Batch], Tensor]
     outer_loss: Callable[[X, Tensor, Batch], Tensor]
     hand_path: Callable[[Tensor], Tensor]
     hand_outer: Callable[[X, Tensor], tuple[X, Tensor]]
@@ -96,7 +96,7 @@ def hyper_representation(
         train=train,
         val=val,
         prepare=lambda x, batch: features(x, batch[0]),
-        loss=ridge(gamma),
+        inner_loss=ridge(gamma),
         outer_loss=outer_loss,
         hand_path=hand_path,
         hand_outer=hand_outer,
@@ -120,7 +120,7 @@ def logistic(name: str, n: int, m: int, density: float, classes: int) -> Problem
     y0 = torch.zeros(m, classes)
     rows = torch.arange(n)
 
-    def loss(z: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    def inner_loss(z: Tensor, y: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(batch[0] @ y, batch[1]) + 0.5 * (z * y * y).mean()
 
     def residual(a: Tensor, labels: Tensor, y: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def logistic(name: str, n: int, m: int, density: float, classes: int) -> Problem
         train=(a_train, b_train),
         val=(a_val, b_val),
         prepare=lambda x, batch: x[0].exp(),
-        loss=loss,
+        inner_loss=inner_loss,
         outer_loss=lambda x, y, batch: F.cross_entropy(batch[0] @ y, batch[1]),
         hand_path=hand_path,
         hand_outer=lambda x, y: ((torch.zeros_like(x[0]),), csr_val_t @ residual(csr_val, b_val, y) / n),
@@ -159,10 +159,10 @@ def logistic(name: str, n: int, m: int, density: float, classes: int) -> Problem
 def ridge(gamma: float) -> Callable[[Tensor, Tensor, Batch], Tensor]:
     """|z y - b|^2 / 2n + gamma |y|^2 / 2. Only operators, so the same code serves torch and JAX."""
 
-    def loss(z: Any, y: Any, batch: Any) -> Any:
+    def inner_loss(z: Any, y: Any, batch: Any) -> Any:
         return 0.5 * ((z @ y - batch[1]) ** 2).mean() + 0.5 * gamma * (y**2).sum()
 
-    return loss
+    return inner_loss
 
 
 def features(x: Any, a: Any, sigmoid: Callable[[Any], Any] = torch.sigmoid) -> Any:

@@ -65,3 +65,7 @@ class RunFolderError(PzoboError, FileExistsError):
 
 class CheckpointError(PzoboError, ValueError):
     """A checkpoint is damaged, or belongs to something else."""
+
+
+class MissingExtraError(PzoboError, ImportError):
+    """A library that belongs to an extra of the package is not installed."""

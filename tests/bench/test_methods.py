@@ -116,7 +116,7 @@ def test_stochastic_methods_draw_batches(name):
 
 def test_a_strange_name_is_a_sentence():
     experiment = EXPERIMENTS["hr-linear"](methods=("pzobo-s",))
-    with pytest.raises(pzobo.errors.OptionError, match="knows no method 'pzobo-s'"):
+    with pytest.raises(pzobo.errors.OptionError, match="has no method 'pzobo-s'"):
         experiment.chosen()
 
 

@@ -19,9 +19,9 @@ from pzobo.bench.report.runs import read
 from pzobo.bench.runner import run as run_experiment
 from pzobo.errors import OptionError
 from pzobo.files import write_atomically
+from pzobo.runs import names
 
 console = Console()
-THEORY = "theory.json"
 
 
 def listing(arguments: Sequence[str]) -> int:
@@ -30,8 +30,8 @@ def listing(arguments: Sequence[str]) -> int:
     for kind in EXPERIMENTS.values():
         console.print(f"[bold]{kind.about.name}[/bold]: {kind.about.title}. {kind.about.text}\n")
     table = Table("method", "what it is", "experiments", title="Methods, for --methods")
-    names = {name: named for kind in EXPERIMENTS.values() for name, named in kind.menu.items()}
-    for name, named in names.items():
+    methods = {name: named for kind in EXPERIMENTS.values() for name, named in kind.menu.items()}
+    for name, named in methods.items():
         table.add_row(name, named.about, ", ".join(e for e, kind in EXPERIMENTS.items() if name in kind.menu))
     console.print(table)
     console.print("Settings of an experiment, with the paper's as defaults: pzobo run EXPERIMENT --help")
@@ -111,7 +111,7 @@ def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path
     """The report of a folder's runs, with the theory's section if it was measured there."""
     from pzobo.theory.measurements import Verification
 
-    saved = folder / THEORY
+    saved = folder / names.THEORY
     theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None
     abouts = [kind.about for kind in EXPERIMENTS.values()]
     return write_report(read(folder), abouts, output, theory=theory, figures=figures)
@@ -145,7 +145,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     options = tyro.cli(_Reproduce, prog="pzobo reproduce", args=arguments)
     for experiment in _quick() if options.quick else _full(options.root):
         carry_out(replace(experiment, out=options.out, resume=options.resume, workers=options.workers))
-    saved = options.out / THEORY
+    saved = options.out / names.THEORY
     if not (options.resume and saved.exists()):
         with console.status("measuring the theory"):
             found = verify(Grid.quick() if options.quick else Grid())

@@ -25,6 +25,7 @@ from pzobo.bench.experiments.base import Experiment
 from pzobo.errors import PzoboError, SmoothingError
 from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
+from pzobo.runs import names
 from pzobo.runs.folder import writing
 
 FAILURES = (ArithmeticError, SmoothingError)
@@ -70,8 +71,8 @@ class Job:
     def finished(self) -> bool:
         """Whether the folder holds the whole of this run."""
         try:
-            config = json.loads((self.folder / "config.json").read_text())["config"]
-            result = json.loads((self.folder / "result.json").read_text())
+            config = json.loads((self.folder / names.CONFIG).read_text())["config"]
+            result = json.loads((self.folder / names.RESULT).read_text())
         except (OSError, ValueError, KeyError):
             return False
         same = all(config.get(key) == value for key, value in self.config.items())

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from pzobo.bench.report.runs import read
+from pzobo.bench.report.sections import generic
 from pzobo.errors import OptionError, PzoboError
 from tests.bench.report.written import ENVIRONMENT, done, values, write
 
@@ -57,6 +58,16 @@ def test_null_and_infinity_are_nan(tmp_path):
     write(tmp_path / "run", ['{"step": 0, "outer_loss": null}\n{"step": 1, "outer_loss": Infinity}\n'])
     (run,) = read(tmp_path)
     assert [math.isnan(row["outer_loss"]) for row in run.rows] == [True, True]
+
+
+def test_rows_with_and_without_booleans_are_the_same(tmp_path):
+    """Version 0.1 wrote neither "evaluated" nor "last"; neither is a metric to plot."""
+    rows = values("outer_loss", [3.0, 1.0])
+    write(tmp_path / "old", rows)
+    write(tmp_path / "new", [row | {"evaluated": i == 1, "last": i == 1} for i, row in enumerate(rows)])
+    new, old = read(tmp_path)
+    assert new.rows == old.rows
+    assert generic("toy", "toy", [new]).views == generic("toy", "toy", [old]).views
 
 
 def test_steps_done_again_after_a_resume_count_once(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pzobo.errors import OptionError
+from pzobo.runs import names
 
 Row = Mapping[str, float]
 
@@ -19,8 +20,8 @@ Row = Mapping[str, float]
 class Run:
     """One run, read from its folder; `result` is None while it runs, or if it was killed.
 
-    A value that was written as null (NaN or infinity do not exist in JSON) is NaN in `rows`. Rows with an accuracy have
-    an error too.
+    `rows` has the numbers of metrics.jsonl. What was written as null is NaN there, since JSON has neither NaN nor
+    infinity. Rows with an accuracy have an error too.
     """
 
     folder: Path
@@ -59,29 +60,29 @@ def read(folder: Path) -> list[Run]:
     folder = Path(folder)
     if not folder.is_dir():
         raise OptionError(f"{folder} is not a folder. Give the folder that `pzobo run` or pzobo.fit wrote its runs to.")
-    runs = [run for path in sorted(folder.rglob("config.json")) if (run := _read(path.parent)) is not None]
+    runs = [run for path in sorted(folder.rglob(names.CONFIG)) if (run := _read(path.parent)) is not None]
     if not runs:
         raise OptionError(
-            f"There is no run in {folder}: no folder in it has a config.json that can be read. "
+            f"There is no run in {folder}: no folder in it has a {names.CONFIG} that can be read. "
             "Run an experiment first (pzobo run), or give the folder that its runs were written to."
         )
     return runs
 
 
 def _read(folder: Path) -> Run | None:
-    written = _json(folder / "config.json")
+    written = _json(folder / names.CONFIG)
     if written is None or not isinstance(written.get("config"), dict):
-        warnings.warn(f"{folder / 'config.json'} is not a run's configuration; this folder is left out.", stacklevel=3)
+        warnings.warn(f"{folder / names.CONFIG} is not a run's configuration; this folder is left out.", stacklevel=3)
         return None
-    metrics = folder / "metrics.jsonl"
+    metrics = folder / names.METRICS
     # A process that was killed leaves half a line, and perhaps half a character.
     text = metrics.read_text(encoding="utf-8", errors="replace") if metrics.is_file() else ""
     return Run(
         folder,
         written["config"],
-        _json(folder / "environment.json") or {},
+        _json(folder / names.ENVIRONMENT) or {},
         tuple(_rows(text.splitlines())),
-        _json(folder / "result.json"),
+        _json(folder / names.RESULT),
     )
 
 
@@ -102,7 +103,7 @@ def _rows(lines: Iterable[str]) -> list[Row]:
             continue
         if not isinstance(values, dict):
             continue
-        row = {key: _number(value) for key, value in values.items() if value is None or isinstance(value, int | float)}
+        row = {key: _number(value) for key, value in values.items() if _is_metric(value)}
         if "accuracy" in row:
             row["error"] = 1 - row["accuracy"]
         # A run that was resumed from a checkpoint does again the steps that came after it: the later ones count.
@@ -110,6 +111,11 @@ def _rows(lines: Iterable[str]) -> list[Row]:
             rows.pop()
         rows.append(row)
     return rows
+
+
+def _is_metric(value: Any) -> bool:
+    """Not a text, and not a bool such as "evaluated", which Python counts among the whole numbers."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _number(value: float | None) -> float:
