@@ -23,7 +23,7 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
     """The constants of a problem on the ball |x| <= radius.
 
     Closed forms for `pzobo.problems.quadratic` and `pzobo.theory.logistic`; for any other problem estimates by sampling
-    (`estimate_constants`, which takes the further options). Which it was, `.estimated` and `.region` tell.
+    (`estimate_constants`, which takes the further options). `.estimated` and `.region` say which it was.
 
     Args:
         radius: of the ball in x; |x0| by default, and at least 1.
