@@ -5,6 +5,8 @@ PY := .venv/bin/python
 QUIET ?= -qq
 PIP := $(PY) -m pip $(QUIET) --disable-pip-version-check install -c constraints.txt
 PYTEST_FLAGS ?= -q -n auto
+# Not with -q: then --strict passes what it should refuse.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 BROWSER := command -v chromium >/dev/null && command -v chromedriver >/dev/null
 
 .PHONY: help venv demo test docs bench format clean
@@ -32,19 +34,20 @@ venv: .venv/.installed ## create .venv and install everything but the peers, onc
 demo: venv ## linear hyper-representation by every method: a table, and a report
 	@$(PY) -m pzobo.cli demo
 
-test: venv ## lint, format, types and tests
+test: venv ## lint, format, types, documentation and tests
 	@$(BROWSER) || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || { \
-	  echo "installing chromium, for the tests of the report (once)"; export DEBIAN_FRONTEND=noninteractive; \
+	  echo "installing chromium, for the tests in a browser (once)"; export DEBIAN_FRONTEND=noninteractive; \
 	  { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } >/dev/null 2>&1 || true; }
 	@echo "ruff check"  && $(PY) -m ruff check -q
 	@echo "ruff format" && $(PY) -m ruff format -q --check
 	@echo "mypy"        && $(PY) -m mypy --no-error-summary
+	@echo "docs"        && { out=$$($(MKDOCS) 2>&1) || { printf '%s\n' "$$out"; exit 1; }; }
 	@echo "pytest"; OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS); code=$$?; $(BROWSER) || printf '%s\n' \
-	  "not run: tests/bench/report/test_browser.py, the report in a browser, since chromium or chromedriver is missing." \
-	  "To run it: apt-get install chromium chromium-driver (as root), then make test."; exit $$code
+	  "not run: the tests of the report and of the documentation in a browser, since chromium or chromedriver is missing." \
+	  "To run them: apt-get install chromium chromium-driver (as root), then make test."; exit $$code
 
 docs: venv ## build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@$(MKDOCS)
 
 bench: venv .venv/.peers ## speed and memory beside the peers
 	@$(PY) -m benchmarks

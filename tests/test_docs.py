@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import pydoc
 import re
 import runpy
 import warnings
@@ -103,10 +104,22 @@ def exceptions() -> set[str]:
 def test_api_page_has_every_public_name() -> None:
     listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
     wanted = {f"pzobo.{n}" for n in pzobo.__all__} | {f"pzobo.errors.{n}" for n in exceptions()}
+    for package in ("data", "meta", "networks", "problems"):
+        wanted |= {f"pzobo.{package}.{n}" for n in importlib.import_module(f"pzobo.{package}").__all__}
     assert wanted <= set(listed), f"missing: {sorted(wanted - set(listed))}"
     for dotted in listed:
         module, _, last = dotted.rpartition(".")
         assert hasattr(importlib.import_module(module), last), f"api.md names {dotted}, which does not exist"
+
+
+def test_the_walk_goes_through_names_that_exist() -> None:
+    names = re.findall(r"`(pzobo\.[\w.]+)`", (ROOT / "docs" / "walk.md").read_text())
+    assert len(names) > 20
+    for dotted in names:
+        assert pydoc.locate(dotted) is not None, f"walk.md names {dotted}, which does not exist"
+    files = re.findall(r'class="f"[^>]*>([^<]+)<', (ROOT / "docs" / "walk.svg").read_text())
+    for path in [p for text in files if not text.startswith("your") for p in text.split(" · ")]:
+        assert list((ROOT / "src" / "pzobo").rglob(Path(path).name)), f"walk.svg names {path}, which does not exist"
 
 
 def test_error_page_has_every_exception() -> None:

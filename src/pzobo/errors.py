@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words: what was found, what was expected, what to do."""
+"""What can go wrong? In the user's words: what was found, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -65,3 +65,7 @@ class RunFolderError(PzoboError, FileExistsError):
 
 class CheckpointError(PzoboError, ValueError):
     """A checkpoint is damaged, or belongs to something else."""
+
+
+class MissingExtraError(PzoboError, ImportError):
+    """A library that belongs to an extra of the package is not installed."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from pzobo.errors import PzoboError
-
-
-class MissingExtraError(PzoboError, ImportError):
-    """A library that belongs to an extra of the package is not installed."""
+from pzobo.errors import MissingExtraError
 
 
 def need(module: str, extra: str = "bench") -> Any:

@@ -9,7 +9,7 @@ from pzobo.data.read_newsgroups import Newsgroups, Texts, newsgroups
 from pzobo.data.read_omniglot import omniglot
 from pzobo.data.read_tables import tabular
 from pzobo.data.splits import Dataset, Split, TrainTest
-from pzobo.extras import MissingExtraError
+from pzobo.errors import MissingExtraError
 
 __all__ = [
     "DataError",

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pzobo.errors import PzoboError
-from pzobo.extras import MissingExtraError, need
+from pzobo.errors import MissingExtraError, PzoboError
+from pzobo.extras import need
 
 
 class DataError(PzoboError, FileNotFoundError):

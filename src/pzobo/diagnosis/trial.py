@@ -46,13 +46,9 @@ class Trial:
 
     def __call__(self, jacobian: Jacobian) -> list[Tensor]:
         """Draws with the same directions for every Jacobian that has the same kind of sampler; one without any."""
-        sampler = getattr(jacobian, "sampler", None)
-        if sampler is not None:
-            fresh = dataclasses.replace(sampler, seed=0, generator=None)
-            jacobian = dataclasses.replace(jacobian, sampler=fresh)  # type: ignore[type-var]
-        estimate = self.flat.estimator(self.solver, jacobian, check=False)
+        estimate = self.flat.estimator(self.solver, jacobian.seeded(0), check=False)
         with warnings.catch_warnings(action="ignore", category=NoResponseWarning):
-            return [estimate() for _ in range(1 if sampler is None else self.draws)]
+            return [estimate() for _ in range(self.draws if isinstance(jacobian, Directional) else 1)]
 
     def best_mu(self, truth: Reference, generator: torch.Generator, Q: int) -> float:
         return choose_mu(self.flat, self.solver, truth, Orthogonal(), Q, 1.0, generator).mu

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pzobo.errors import OptionError
+from pzobo.errors import MissingExtraError
+from pzobo.extras import advice
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.rows import Row
 
@@ -51,7 +52,7 @@ def summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise OptionError("tensorboard=True needs the package: pip install tensorboard.") from error
+        raise MissingExtraError(f"tensorboard=True needs the package tensorboard. {advice('tensorboard')}") from error
     return SummaryWriter
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from pzobo.errors import OptionError
+from pzobo.errors import MissingExtraError
+from pzobo.extras import advice
 from pzobo.runs.rows import Row
 
 
@@ -21,7 +22,7 @@ class Progress:
             from rich.progress import Progress as Bar
         except ImportError as error:
             if wanted:
-                raise OptionError("progress=True needs the package: pip install rich.") from error
+                raise MissingExtraError(f"progress=True needs the package rich. {advice()}") from error
             return
         self._bar = Bar(
             BarColumn(),
