@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -244,25 +245,30 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
 
 @contextmanager
 def _workers(count: int) -> Iterator[Executor]:
-    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun."""
+    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun, and saves what has."""
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, spawn, initializer=_end_with_parent) if count else _Here()
+    reader, writer = spawn.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, spawn, initializer=_obey, initargs=(reader,)) if count else _Here()
     try:
         yield pool
     except BaseException:
+        writer.close()
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+    writer.close()
 
 
-def _end_with_parent() -> None:
-    """When the process that hands out the jobs dies, for whatever reason, ask this one to save its run and to end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+def _obey(parent: Connection) -> None:
+    """In a worker: end when the process that hands out the jobs closes its end, or has died, however it did.
+
+    A Ctrl-C reaches all processes of a terminal. It is the parent's to answer: here it is ignored.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        parent.join()
-        while True:  # the first signal makes a run save itself and stop; one between runs ends the process
+        parent.poll(None)
+        while True:  # a run in work hears the first, saves itself and ends; between runs it is final
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.5)
 
