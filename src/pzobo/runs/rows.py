@@ -1,0 +1,77 @@
+"""What is a row of metrics? What the outer loop knows at one step, and what an evaluation adds to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+Metric = float | int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Row(Mapping[str, Any]):
+    """One row of metrics; as a mapping it has the keys of a line of metrics.jsonl.
+
+    Attributes:
+        step: outer steps made before it.
+        seconds: their time, without evaluation.
+        outer_loss: f(x, y^N(x)).
+        hypergradient_norm: its length; None in the last row, where none is taken.
+        memory: the peak during steps, in MB; None where the system does not tell.
+        last: whether it follows the last step.
+        evaluated: whether the run was evaluated here. Only then the row has `inner_loss` and `metrics`.
+        inner_loss: g where the last path ended, if there is an inner loss.
+        metrics: what the evaluation gave.
+    """
+
+    step: int
+    seconds: float
+    outer_loss: float
+    hypergradient_norm: float | None = None
+    memory: float | None = None
+    last: bool = False
+    evaluated: bool = False
+    inner_loss: Metric = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    OWN: ClassVar[tuple[str, ...]]
+    """The keys that are the loop's own, and not those of an evaluation."""
+
+    def __post_init__(self) -> None:
+        # NaN and infinity do not exist in JSON.
+        for f in fields(self):
+            value = getattr(self, f.name)
+            object.__setattr__(self, f.name, _all_finite(value) if isinstance(value, Mapping) else _finite(value))
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Row:
+        """The row that a line of metrics.jsonl holds. Version 0.1 wrote neither `last` nor `evaluated`."""
+        own = {key: line[key] for key in cls.OWN if key in line}
+        own.setdefault("evaluated", "inner_loss" in line)
+        own.setdefault("last", line.get("hypergradient_norm") is None)
+        return cls(**own, metrics={key: value for key, value in line.items() if key not in cls.OWN})
+
+    def _keys(self) -> tuple[str, ...]:
+        return self.OWN if self.evaluated else tuple(key for key in self.OWN if key != "inner_loss")
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key) if key in self._keys() else self.metrics[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._keys(), *self.metrics)
+
+    def __len__(self) -> int:
+        return len(self._keys()) + len(self.metrics)
+
+
+Row.OWN = tuple(f.name for f in fields(Row) if f.name != "metrics")
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _all_finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _finite(value) for key, value in values.items()}
