@@ -20,7 +20,12 @@ __all__ = ["GD", "Adam", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "So
 
 @dataclass(frozen=True)
 class GD(Iterative):
-    """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2)."""
+    """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2).
+
+    Args:
+        lr: the inner step size, alpha in the paper; positive.
+        steps: N, the number of inner steps; at least 1.
+    """
 
     lr: float
     steps: int
@@ -39,7 +44,13 @@ class GD(Iterative):
 
 @dataclass(frozen=True)
 class HeavyBall(Iterative):
-    """Gradient descent with momentum, as torch.optim.SGD: b <- momentum * b + dg/dy, y <- y - lr * b."""
+    """Gradient descent with momentum, as torch.optim.SGD: b <- momentum * b + dg/dy, y <- y - lr * b.
+
+    Args:
+        lr: the inner step size; positive.
+        momentum: what a step keeps of b, in [0, 1). 0 is gradient descent.
+        steps: N, the number of inner steps; at least 1.
+    """
 
     lr: float
     momentum: float
@@ -65,7 +76,14 @@ class HeavyBall(Iterative):
 
 @dataclass(frozen=True)
 class Adam(Iterative):
-    """Adam with the numbers of torch.optim.Adam. Its derivative at a zero gradient is finite."""
+    """Adam with the numbers of torch.optim.Adam. Its derivative at a zero gradient is finite.
+
+    Args:
+        lr: the inner step size; positive.
+        steps: N, the number of inner steps; at least 1.
+        betas: what the averages of the gradient and of its square keep at each step, both in [0, 1).
+        eps: added to the root of the averaged square, so that nothing is divided by 0; positive.
+    """
 
     lr: float
     steps: int
@@ -109,8 +127,13 @@ def _sqrt(v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClosedForm(Solver):
-    """y = fn(z, batch): the inner problem solved by a formula. `Unrolled` and `ForwardMode` differentiate `fn` itself;
-    `Implicit` uses only its value and the loss."""
+    """y = fn(z, batch): the inner problem solved by a formula.
+
+    `Unrolled` and `ForwardMode` differentiate `fn` itself; `Implicit` uses only its value and the loss.
+
+    Args:
+        fn: the formula as `fn(z, batch) -> y`, in y0's structure, where z = prepare(x, batch), or x itself.
+    """
 
     fn: Callable[[Tree, Tree], Tree]
     gives = frozenset({"gradient", "function"})
@@ -125,6 +148,9 @@ class BlackBox(Solver):
     """y = fn(x, y0, batch): any code at all (NumPy, scikit-learn, a subprocess). Nothing is asked of it but values.
 
     With `batches=` it gets the whole list. It may return NumPy arrays; gradients are enabled while it runs.
+
+    Args:
+        fn: the code as `fn(x, y0, batch) -> y`, in y0's structure. It gets a copy of y0, which it may change.
     """
 
     fn: Callable[[Tree, Tree, Tree], Tree]

@@ -77,7 +77,13 @@ class ImageClasses:
 
 
 class FewShotData(NamedTuple):
-    """Classes to learn from, to choose settings by, and to report on; no class is in two of them."""
+    """Classes in three parts; no class is in two of them.
+
+    Attributes:
+        train: the classes to learn from.
+        val: the classes to choose settings by.
+        test: the classes to report on.
+    """
 
     train: ImageClasses
     val: ImageClasses
@@ -96,6 +102,9 @@ def digits_few_shot(*, seed: int = 0) -> FewShotData:
     Ten classes are too few, so turned digits are classes of their own, as with Omniglot. The ten digits are dealt to
     the parts by the seed: four for training, each by all four turns; three for validation and three for the test, each
     upright and turned by 90 degrees only, because a 0, 1 or 8 turned by 180 degrees is the same class again.
+
+    Args:
+        seed: decides which digits are in which part.
     """
     bunch = need("sklearn.datasets").load_digits()
     pixels = torch.tensor(bunch.images, dtype=torch.float32)[:, None] * (255 / 16)

@@ -8,21 +8,37 @@ from torch import Tensor
 
 
 class Split(NamedTuple):
-    """Inputs, one a row (a tensor or a SparseMatrix), and their labels as int64."""
+    """Inputs and their labels.
+
+    Attributes:
+        inputs: one a row: a tensor of n x d or of n images, or a SparseMatrix of n x d.
+        labels: n classes, counted from 0, as int64.
+    """
 
     inputs: Tensor
     labels: Tensor
 
 
 class TrainTest(NamedTuple):
-    """The two parts that a dataset was published in."""
+    """The two parts that a dataset was published in.
+
+    Attributes:
+        train: the part that was published to learn from.
+        test: the part that was published to be judged by.
+    """
 
     train: Split
     test: Split
 
 
 class Dataset(NamedTuple):
-    """Data of a bilevel problem: `train` for the inner loss, `val` for the outer one, `test` for neither."""
+    """Data of a bilevel problem, in three parts.
+
+    Attributes:
+        train: what the inner loss gets.
+        val: what the outer loss gets.
+        test: what is reported on. As a rule neither loss gets it.
+    """
 
     train: Split
     val: Split

@@ -28,7 +28,22 @@ since halving their error costs three times as many paths, and halving the other
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings of PZOBO for a relative error of the hypergradient, and why."""
+    """Settings of PZOBO for a relative error of the hypergradient, and why.
+
+    Attributes:
+        target: the relative error that was asked for.
+        N: inner steps.
+        Q: directions.
+        mu: the length of the perturbation.
+        antithetic: whether differences are central, which costs two paths for each direction.
+        inner_lr: the inner step size.
+        outer_lr: the outer step size.
+        sampler: how the directions are drawn.
+        path_error: what N inner steps leave, relative to the length of the hypergradient.
+        mu_error: what smoothing and rounding add, in the same unit.
+        direction_error: what Q directions add, in the same unit.
+        reasons: a sentence or two for each setting.
+    """
 
     target: float
     N: int
@@ -81,8 +96,13 @@ def suggest(
     sampler for a linear response. It costs a few times what one hypergradient costs.
 
     Args:
+        problem: for which settings are wanted.
+        target: the relative error, between 0 and 1.
+        x: where; the problem's own start by default.
+        y0: where the inner path starts; the problem's own start by default.
         sampler: of the directions; `Orthogonal()` by default, which needs the fewest.
         max_steps: refuse if more inner steps than this were needed.
+        seed: of everything that is drawn.
     """
     if not 0 < target < 1:
         raise OptionError(f"target={target!r}: a relative error between 0 and 1, such as 0.1.")

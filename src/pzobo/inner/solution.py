@@ -17,7 +17,14 @@ from pzobo.tensors.trees import Leaves, Tree
 
 
 class Solution:
-    """The last solve of an `Argmin`, measured when asked: each property is computed when it is read."""
+    """The last solve of an `Argmin`, measured when asked: each property is computed when it is read.
+
+    `Argmin.last` gives it; a program need not make one.
+
+    Args:
+        inner: the inner problem that was solved.
+        y: its answer y^N, as a tuple of tensors.
+    """
 
     def __init__(self, inner: InnerProblem, y: Leaves) -> None:
         self._inner, self._y = inner, y

@@ -17,9 +17,20 @@ from pzobo.zeroth_order.estimate import Change
 
 @dataclass(frozen=True)
 class ForwardMode(Directional):
-    """delta_j = (dy^N/dx) u_j: the directional derivative in place of PZOBO's difference. No mu, no rounding noise;
-    the noise of random directions stays. Needs forward-mode derivatives of dg/dy; with compile=True a direction costs
-    about three paths, without it about ten."""
+    """delta_j = (dy^N/dx) u_j: the directional derivative in place of PZOBO's difference.
+
+    No mu, no rounding noise; the noise of random directions stays. Needs forward-mode derivatives of dg/dy.
+
+    Args:
+        directions: Q. With compile=True each costs about three paths, without it about ten.
+        sampler: how the directions are drawn.
+        shrink: True scales the estimate for least mean squared error, by 1 / (1 + its relative squared error); False is
+            the unbiased one; a number is taken as it is.
+        at: differentiate along directions of "x", or of "z" = prepare(x, batch), from which autograd carries the answer
+            on to x; "auto" takes the smaller.
+        batching: "loop" runs the directions one by one, "vmap" together, a number that many at a time; "auto" is "loop"
+            for fewer than 8 directions or with compile=True, and else at most 64 at a time.
+    """
 
     directions: int = 1
     sampler: Sampler = field(default_factory=Gaussian)

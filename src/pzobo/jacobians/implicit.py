@@ -68,8 +68,12 @@ class Inverse(ABC):
 class CG(Inverse):
     """Conjugate gradients on H q = v, until the residual is `tol` times |v| or `steps` are done (AID-CG).
 
-    `damping` is added to the diagonal of H, for an H that is not positive definite. With batches, the system is that of
-    one of them.
+    With batches, the system is that of one of them.
+
+    Args:
+        steps: the most iterations; each costs one product with H.
+        tol: the residual to stop at, relative to |v|; 0 to make all `steps`.
+        damping: added to the diagonal of H, for an H that is not positive definite; none by default.
     """
 
     steps: int = 20
@@ -112,7 +116,12 @@ class CG(Inverse):
 class FixedPoint(Inverse):
     """The fixed-point iteration w <- A^T w + v of the solver's own map at y^N (AID-FP), then B^T w.
 
-    `lr` takes the map of gradient descent with that rate instead. With batches, each iteration has its own.
+    With batches, each iteration has its own.
+
+    Args:
+        steps: how often the map's transposed derivative is applied; each costs one product with H.
+        lr: takes the map of gradient descent with this rate instead of the solver's own. It must be below 2 / L for
+            convergence, L the largest eigenvalue of H.
     """
 
     steps: int = 20
@@ -159,6 +168,10 @@ class Neumann(Inverse):
     """The truncated series q = step * sum_{k <= terms} (I - step H)^k v (stocBiO).
 
     With batches, each term has its own.
+
+    Args:
+        step: positive, and below 2 / L for convergence, L the largest eigenvalue of H.
+        terms: the highest power of the series; each costs one product with H.
     """
 
     step: float

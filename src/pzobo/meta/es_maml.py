@@ -23,6 +23,8 @@ class ESMAML(FOMAML):
     `pzobo.smooth`, around the whole objective instead of the inner solution alone.
 
     Args:
+        lr: of the inner steps.
+        steps: inner steps.
         mu: the length of the perturbation.
         directions: Q; each costs two adaptations of all tasks.
         sampler: how the directions are drawn.

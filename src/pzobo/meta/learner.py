@@ -63,6 +63,11 @@ class Learning(Objective):
     """Training of a learner on a few-shot problem: step t has the tasks t B, ..., t B + B - 1 of the seed.
 
     Random numbers, such as directions and DropBlock's masks, are a function of seed and step; the state is the step.
+
+    Args:
+        problem: where tasks and backbone come from.
+        learner: the `Learner` that is trained.
+        seed: of the first weights, of the tasks, and of everything that is drawn.
     """
 
     def __init__(self, problem: FewShot, learner: Any, seed: int = 0) -> None:

@@ -94,7 +94,12 @@ class MAML(Learner):
 
 @dataclass(frozen=True)
 class FOMAML(MAML):
-    """MAML without second derivatives: dw_i/dx is taken to be the identity."""
+    """MAML without second derivatives: dw_i/dx is taken to be the identity.
+
+    Args:
+        lr: of the inner steps.
+        steps: inner steps.
+    """
 
     @property
     def second_order(self) -> bool:

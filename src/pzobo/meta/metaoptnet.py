@@ -27,7 +27,11 @@ class Classifier(Protocol):
 
 @dataclass(frozen=True)
 class Ridge:
-    """min_W |X W - Y|^2 + strength |W|^2 with Y of ones and zeros: alpha = (X X^T + strength I)^-1 Y."""
+    """min_W |X W - Y|^2 + strength |W|^2 with Y of ones and zeros: alpha = (X X^T + strength I)^-1 Y.
+
+    Args:
+        strength: of the l2 term; positive.
+    """
 
     strength: float = 50.0
 

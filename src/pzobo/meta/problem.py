@@ -22,7 +22,13 @@ Part = Literal["train", "val", "test"]
 
 @dataclass(frozen=True)
 class Model:
-    """A backbone as a function of its weights x["backbone"], under one policy of BatchNorm for every learner."""
+    """A backbone as a function of its weights x["backbone"], under one policy of BatchNorm for every learner.
+
+    Args:
+        net: the backbone. Its own weights are only where x starts.
+        norm: "transductive" or "inductive", as in `FewShot`.
+        ways: classes in a task.
+    """
 
     net: Backbone
     norm: Norm

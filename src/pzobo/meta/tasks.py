@@ -34,7 +34,11 @@ def _choose(keys: Tensor, n: int, k: int) -> Tensor:
 class Episodes(NamedTuple):
     """Some tasks, stacked: images of tasks x images x channels x height x width, and labels of tasks x images.
 
-    `support` is what a task is adapted to (ways x shots images, class by class), `query` what it is judged by.
+    Attributes:
+        support: what each task is adapted to, ways times shots images, class by class.
+        support_labels: their classes, from 0 to ways - 1, as int64.
+        query: what each task is judged by, ways times queries other images, class by class.
+        query_labels: their classes, from 0 to ways - 1, as int64.
     """
 
     support: Tensor

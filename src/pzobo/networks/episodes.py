@@ -16,6 +16,9 @@ class Backbone(nn.Module, ABC):
     `forward(images, support=None)` takes tasks x images x channels x height x width and gives tasks x images x
     `out_features`. With a number for `support`, the first so many images of a task are the only ones that others may
     depend on: BatchNorm takes its statistics from them.
+
+    Attributes:
+        out_features: how many features an image has. A subclass sets it.
     """
 
     out_features: int
@@ -37,6 +40,10 @@ class TaskNorm(nn.Module):
 
     (a - mean) / sqrt(var + eps) * weight + bias, where mean and (biased) variance are of all images, or of the first
     `support` ones. It keeps nothing from one call to the next, so training and evaluation are the same function.
+
+    Args:
+        channels: of the images; each has a weight and a bias of its own.
+        eps: added to the variance, so that nothing is divided by 0.
 
     Attributes:
         twice: whether training asks for second derivatives. Torch's BatchNorm takes more than twice as long for them

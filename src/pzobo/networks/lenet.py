@@ -11,6 +11,9 @@ class LeNet(nn.Module):
     """LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling, for images of n x 1 x 32 x 32.
 
     `features` has the 60,856 outer variables of deep hyper-representation, `head` is the inner problem's linear layer.
+
+    Args:
+        classes: outputs of the head; 10 for digits.
     """
 
     def __init__(self, classes: int = 10) -> None:

@@ -19,8 +19,8 @@ class Classification(Problem):
     """A `Problem` that also says what its model predicts.
 
     Args:
-        logits: `logits(x, y, inputs)`, n x classes.
-        test: data that neither loss has seen.
+        logits: what is predicted, `logits(x, y, inputs)`, n x classes.
+        test: n inputs and their labels, which the accuracy is reported on.
     """
 
     logits: Callable[[Any, Any, Any], Tensor]

@@ -17,7 +17,11 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Reweighting(Classification):
-    """A `Classification` that also says which training labels were changed, as n truth values."""
+    """A `Classification` that also says which training labels were changed.
+
+    Args:
+        corrupted: n truth values, one for each training example: whether its label was changed.
+    """
 
     corrupted: Tensor
 

@@ -35,6 +35,15 @@ def linear_hr(
     """Linear features X H, H of m x d, and ridge regression on them: fig. 2 a-c of the paper.
 
     g = |X_2 H w - Y_2|^2 / 2n + gamma |w|^2 / 2 and f = |X_1 H w - Y_1|^2 / 2n, where Y = X H* w* + noise.
+
+    Args:
+        m: columns of the inputs X, and rows of H. There are m d outer variables.
+        d: features, the columns of H, and so the inner variables w.
+        n: rows of the training data, and as many of the validation data.
+        gamma: the l2 strength of the inner loss.
+        noise: standard deviation of the noise in Y.
+        seed: of the data and of H at the start. w starts at 0.
+        dtype: of the data and of all variables.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -81,6 +90,16 @@ def two_layer_hr(
 
     y0 is Gaussian, as in the authors' code: N short steps hardly leave it, so it is the features that learn to fit a
     random head. From y0 = 0 the outer loss falls much more slowly.
+
+    Args:
+        m: columns of the inputs X.
+        q: hidden units, the columns of H1. There are q (m + d) outer variables.
+        d: features, the columns of H2, and so the inner variables w.
+        n: rows of the training data, and as many of the validation data.
+        gamma: the l2 strength of the inner loss.
+        noise: standard deviation of the noise in Y.
+        seed: of the data, and of H1, H2 and w at the start.
+        dtype: of the data and of all variables.
     """
     generator = torch.Generator().manual_seed(seed)
 

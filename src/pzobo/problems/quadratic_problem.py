@@ -20,6 +20,14 @@ def quadratic(
     """g = y^T A y / 2 - y^T B x and f = |y - c|^2 / 2 + |x|^2 / 20, with the eigenvalues of A from mu_g to L_g.
 
     y*(x) = A^-1 B x, so the hypergradient is x / 10 + B^T A^-1 (y*(x) - c). The batch is (A, B) and the outer batch c.
+
+    Args:
+        p: how many outer variables there are: x of p numbers, B of d x p.
+        d: how many inner variables there are: y and c of d numbers, A of d x d.
+        mu_g: the least eigenvalue of A, positive: the strong convexity of g in y.
+        L_g: the largest eigenvalue of A. The others lie between at equal distances.
+        seed: of A, B, c and x0. y0 is 0.
+        dtype: of all tensors; they are drawn as float64 and then rounded.
     """
     generator = torch.Generator().manual_seed(seed)
     basis, _ = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))

@@ -45,6 +45,12 @@ class SparseMatrix(Tensor):
     plain CSR tensor would transpose itself every time; and it works under `torch.vmap`, `torch.func.grad` and
     `torch.compile`, where plain sparse tensors do not.
 
+    It is made by `from_torch` or `from_scipy`, which find the parts.
+
+    Args:
+        parts: row starts, columns and values of A (n x d), then those of A^T, as in compressed rows (CSR).
+        shape: (n, d).
+
     Examples:
         >>> A = pzobo.SparseMatrix.from_torch(torch.eye(3).to_sparse_csr())
         >>> (A @ torch.ones(3, 2)).shape

@@ -23,10 +23,12 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
     """The constants of a problem on the ball |x| <= radius.
 
     Closed forms for `pzobo.problems.quadratic` and `pzobo.theory.logistic`; for any other problem estimates by sampling
-    (`estimate_constants`, which takes the further options). Which it was, `.estimated` and `.region` tell.
+    (`estimate_constants`). Which it was, `.estimated` and `.region` tell.
 
     Args:
-        radius: of the ball in x; |x0| by default, and at least 1.
+        problem: whose constants.
+        radius: of the ball in x, around 0 for closed forms and around x0 for estimates; max(1, |x0|) by default.
+        **sampling: further options of `estimate_constants`. A problem with closed forms takes none.
     """
     formula = _FORMULAS.get(problem.inner_loss.__module__)
     if formula is None:
@@ -43,6 +45,10 @@ def quadratic_constants(problem: Problem, radius: float) -> Constants:
     rho = tau = 0 and L_f = 1; L_g is the norm of [[0, -B^T], [-B, A]]. f is not Lipschitz, and y* = A^-1 B x has no
     bound: M and D hold for |x| <= radius only, D = |A^-1 B| radius + |y0|, and M for y in the ball around y* that the
     path cannot leave, |y| <= 2 D.
+
+    Args:
+        problem: one that `pzobo.problems.quadratic` made.
+        radius: of the ball |x| <= radius, on which M and D hold.
     """
     A, B = (t.double() for t in problem.train)
     c = problem.val.double()
@@ -73,6 +79,8 @@ def logistic_constants(problem: Problem, radius: float, *, per_sample: bool = Fa
     M = mean|a'_i|, all everywhere; D = |B| radius + mean|a_i|/gamma + |y0| on the ball.
 
     Args:
+        problem: one that `pzobo.theory.logistic` made.
+        radius: of the ball |x| <= radius, on which D holds.
         per_sample: as the stochastic theory needs them, for every single sample: the largest |a_i| in place of means,
             and sigma = (mean_i |a_i|^2)^(1/2), which bounds the deviation of one sample's gradient.
     """

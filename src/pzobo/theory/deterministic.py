@@ -27,7 +27,11 @@ class Terms:
 
 
 def P_3(p: int) -> float:
-    """(p + 3)^3 / 2: what smoothing adds to |dy_mu/dx|^2, from Lemma 3 twice squared."""
+    """(p + 3)^3 / 2: what smoothing adds to |dy_mu/dx|^2, from Lemma 3 twice squared.
+
+    Args:
+        p: how many outer variables there are.
+    """
     return (p + 3) ** 3 / 2
 
 
@@ -36,6 +40,9 @@ def P_4(p: int) -> float:
 
     The paper leaves it open ("a polynomial of degree 4"). It follows from Lemma 3's last item, less its mean, with
     |dy_mu|^2 <= 2 |dy|^2 + mu^2 L_J^2 (p + 3)^3 / 2. Going through dy_mu and back makes the degree 4: `sharp` has 3.
+
+    Args:
+        p: how many outer variables there are.
     """
     return (4 * p + 15) * P_3(p) + 1.5 * (p + 5) ** 3
 
@@ -45,12 +52,20 @@ def response_bound(c: Constants, *, frobenius: bool = False) -> float:
 
     True for the operator norm. The paper states it for the Frobenius norm, where it needs the factor sqrt(min(p, d)):
     for g = |y - x|^2 / 2 it says |I|_F = sqrt(d) <= 2.
+
+    Args:
+        c: the constants of the problem.
+        frobenius: bound the Frobenius norm in place of the operator norm, by the factor sqrt(min(p, d)).
     """
     return c.kappa * (math.sqrt(c.rank) if frobenius else 1.0)
 
 
 def jacobian_lipschitz(c: Constants) -> float:
-    """Proposition 1: L_J = (1 + L/mu_g) (tau/mu_g + rho L/mu_g^2), the Lipschitz constant of dy^N/dx (any norm)."""
+    """Proposition 1: L_J = (1 + L/mu_g) (tau/mu_g + rho L/mu_g^2), the Lipschitz constant of dy^N/dx (any norm).
+
+    Args:
+        c: the constants of the problem.
+    """
     return (1 + c.kappa) * (c.tau / c.mu_g + c.rho * c.L / c.mu_g**2)
 
 
@@ -58,6 +73,10 @@ def hypergradient_lipschitz(c: Constants, *, printed: bool = False) -> float:
     """Lemma 2: L_Phi = L + (2 L^2 + tau M)/mu_g + (rho L M + L^3 + tau M L)/mu_g^2 + rho L^2 M/mu_g^3.
 
     The paper has tau M^2 in place of tau M, which is too small where M < 1 and has the wrong unit.
+
+    Args:
+        c: the constants of the problem.
+        printed: as the paper has it, with tau M^2.
     """
     M2 = c.M**2 if printed else c.M
     first = (2 * c.L**2 + c.tau * M2) / c.mu_g
@@ -66,7 +85,11 @@ def hypergradient_lipschitz(c: Constants, *, printed: bool = False) -> float:
 
 
 def hypergradient_bound(c: Constants) -> float:
-    """Theorem 1: M_Phi = (1 + L_g/mu_g) M, which bounds the gradient of Phi."""
+    """Theorem 1: M_Phi = (1 + L_g/mu_g) M, which bounds the gradient of Phi.
+
+    Args:
+        c: the constants of the problem.
+    """
     return (1 + c.L_g / c.mu_g) * c.M
 
 
@@ -90,8 +113,16 @@ def variance_bound(
 
     2 L^2 D^2 q^N + 4 L^4/mu_g^2 D^2 q^N + 24 (4p + 15) L^2 M^2/(Q mu_g^2) + 12 mu^2/Q L_J^2 M^2 d P_4(p)
     + 24 L^2 M^2 q^2N/mu_g^2 + 6 mu^2 L_J^2 M^2 d (p + 3)^3 + 48 M^2 (tau mu_g + L rho)^2/mu_g^4 q^(N-1) D^2,
-    with q = 1 - alpha mu_g; alpha is 1 / L by default. The printed statement has P_4 without the factor 12 = 4 * 3 that
-    its own proof gives it, and that Proposition 4 keeps outside of P_4.
+    with q = 1 - alpha mu_g. The printed statement has P_4 without the factor 12 = 4 * 3 that its own proof gives it,
+    and that Proposition 4 keeps outside of P_4.
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps; at least 1.
+        Q: directions; at least 1.
+        mu: the length of the perturbation; 0 for no smoothing.
+        alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
+        printed: as the paper has it, with P_4 without the factor 12.
     """
     _check(N=N, Q=Q, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
@@ -123,7 +154,13 @@ def bias_bound(c: Constants, *, N: int, mu: float, alpha: float | None = None) -
     """Lemma 8: D_bias, a bound of |E estimate - grad Phi|.
 
     L D q^(N/2) + mu/2 L_J M d^(1/2) (p + 3)^(3/2) + L M q^N/mu_g + 2 M D (tau mu_g + L rho)/mu_g^2 q^((N-1)/2)
-    + L^2 D/mu_g q^(N/2), with q = 1 - alpha mu_g. alpha is 1 / L by default.
+    + L^2 D/mu_g q^(N/2), with q = 1 - alpha mu_g.
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps; at least 1.
+        mu: the length of the perturbation; 0 for no smoothing.
+        alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
     """
     _check(N=N, Q=1, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
@@ -146,12 +183,23 @@ class Rate(Terms):
 
 
 def theorem_mu(c: Constants, K: int) -> float:
-    """Theorems 1 and 2: mu = 1 / sqrt(K d p^3)."""
+    """Theorems 1 and 2: mu = 1 / sqrt(K d p^3).
+
+    Args:
+        c: the constants of the problem. Only p and d are used.
+        K: outer steps.
+    """
     return 1 / math.sqrt(K * c.d * c.p**3)
 
 
 def theorem_beta(c: Constants, K: int, *, L_Phi: float | None = None) -> float:
-    """Theorems 1 and 2: beta = 1 / (L_Phi sqrt(K)), the outer step size."""
+    """Theorems 1 and 2: beta = 1 / (L_Phi sqrt(K)), the outer step size.
+
+    Args:
+        c: the constants of the problem.
+        K: outer steps.
+        L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
+    """
     return 1 / ((hypergradient_lipschitz(c) if L_Phi is None else L_Phi) * math.sqrt(K))
 
 
@@ -168,11 +216,17 @@ def theorem_1(
 ) -> Rate:
     """Theorem 1: L_Phi (Phi(x_0) - Phi*)/sqrt(K) + M_Phi D_bias + D_var/sqrt(K), for beta = `theorem_beta(c, K)`.
 
-    Args:
-        gap: Phi(x_0) - inf Phi.
-        L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's is known.
-
     In the order of its terms the printed O((1 - alpha mu_g)^N) is O((1 - alpha mu_g)^(N/2)): it enters through D_bias.
+
+    Args:
+        c: the constants of the problem.
+        K: outer steps.
+        N: inner steps; at least 1.
+        gap: Phi(x_0) - inf Phi.
+        Q: directions; at least 1.
+        mu: the length of the perturbation; `theorem_mu(c, K)` by default.
+        alpha: the inner step size; 1 / L by default, which is the largest in Theorem 1.
+        L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
     """
     mu = theorem_mu(c, K) if mu is None else mu
     L_Phi = hypergradient_lipschitz(c) if L_Phi is None else L_Phi

@@ -50,10 +50,15 @@ def estimate_constants(
     uncertainty is the standard deviation over the points, plus what the eigenvalue iteration left.
 
     Args:
-        radius: how far from x0 to look; |x0| by default, and at least 1.
+        problem: whose constants.
+        radius: how far from x0 to look; max(1, |x0|) by default.
+        points: how many x are looked at, x0 among them; at least 1.
+        steps: inner gradient steps of each path; at least 1.
         krylov: steps of the eigenvalue iteration (power iteration, all vectors kept).
         probes: random vectors for each Frobenius norm.
-        batches, batch_size: inner batches of that size, from which sigma is estimated; 0 without.
+        batches: inner batches of the same size, from which sigma is estimated. Without them sigma is 0.
+        batch_size: samples in each of these batches. sigma is that of one sample.
+        seed: of everything that is drawn.
     """
     if points < 1 or steps < 1 or probes < 1:
         raise OptionError(f"points={points!r}, steps={steps!r}, probes={probes!r}: each must be at least 1.")

@@ -28,7 +28,13 @@ def logistic(
     `train` is (rows t_i a_i, B, gamma), and `val` other rows.
 
     Args:
+        p: how many outer variables there are: x of p numbers, B of d x p.
+        d: how many inner variables there are: y of d numbers.
+        n: rows of `train`, n x d, and as many of `val`.
+        gamma: how strongly y is drawn to B x; the strong convexity of g.
         scale: the root mean square length of a_i.
+        seed: of the rows, of B and of x0. y0 is 0.
+        dtype: of all tensors; they are drawn as float64 and then rounded.
     """
     generator = torch.Generator().manual_seed(seed)
 

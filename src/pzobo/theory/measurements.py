@@ -11,7 +11,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement beside its bounds: the paper's (repaired where needed), and the sharp one where there is one."""
+    """One measurement beside its bounds.
+
+    Attributes:
+        value: where on the grid: the Q, N, mu... of this measurement.
+        measured: what the bounds are about, as a mean over draws where it is random.
+        stderr: the standard error of that mean; 0 where nothing is random.
+        bound: the paper's bound, repaired where needed.
+        sharp: the bound of `pzobo.theory.sharp`; None where there is none.
+    """
 
     value: float
     measured: float
@@ -22,7 +30,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A statement checked over a grid of one quantity."""
+    """A statement checked over a grid of one quantity.
+
+    Attributes:
+        statement: which one, as "Proposition 2".
+        quantity: what is measured, in symbols.
+        problem: on which problem, "quadratic" or "logistic".
+        against: the quantity that the grid is of, as "Q".
+        points: the measurements, in the order of the grid.
+        predicted: the slope that theory says; None where it says none.
+        law: "power" for a slope of log measured against log value, "exponential" for one against value itself.
+        span: from which point to before which the slope is fitted, as a slice of `points`; all by default.
+        tolerance: how far from `predicted` the slope may be; for "exponential" as a part of it.
+        at_most: whether `predicted` is an upper bound of the slope.
+    """
 
     statement: str
     quantity: str
@@ -30,13 +51,10 @@ class Sweep:
     against: str
     points: tuple[Point, ...]
     predicted: float | None = None
-    """The slope that theory says: of log measured against log value, or for law="exponential" against value."""
     law: Literal["power", "exponential"] = "power"
     span: tuple[int | None, int | None] = (None, None)
-    """From which point to which the slope is fitted."""
     tolerance: float = 0.1
     at_most: bool = False
-    """Whether `predicted` is an upper bound of the slope."""
 
     @property
     def slope(self) -> float:
@@ -74,7 +92,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that `verify` measured."""
+    """Everything that `verify` measured.
+
+    Attributes:
+        sweeps: one for each statement, problem and grid.
+        seconds: how long it took.
+    """
 
     sweeps: tuple[Sweep, ...]
     seconds: float

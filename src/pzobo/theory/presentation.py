@@ -35,7 +35,11 @@ def _range(pair: tuple[float, float] | None) -> str:
 
 
 def table(found: Verification) -> Table:
-    """The verdicts and the looseness of each bound, for a terminal."""
+    """The verdicts and the looseness of each bound, for a terminal.
+
+    Args:
+        found: what `verify` measured.
+    """
     from rich.table import Table
 
     result = Table(title=f"The theory, measured ({found.seconds:.0f} s)")
@@ -50,6 +54,7 @@ def fragments(found: Verification, *, plotlyjs: bool = True) -> list[str]:
     """Pieces of HTML: the table, then one plot for each sweep.
 
     Args:
+        found: what `verify` measured.
         plotlyjs: put plotly's own code into the first plot, so that the page needs no network; False where the page
             already has it.
     """
@@ -69,7 +74,11 @@ def fragments(found: Verification, *, plotlyjs: bool = True) -> list[str]:
 
 
 def page(found: Verification) -> str:
-    """A page of its own, without anything from the network."""
+    """A page of its own, without anything from the network.
+
+    Args:
+        found: what `verify` measured.
+    """
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
         "table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;"

@@ -42,8 +42,14 @@ def recursion(c: Constants, *, S: int, gamma: float | None = None, printed: bool
     C_y = L/mu_g C_xy, lambda = 2 (tau^2 C_xy + rho^2 C_y) D^2 and
     Gamma = 2 (tau^2 C_xy + rho^2 C_y) sigma^2/(mu_g L S) + 2 L^2/S (min(p, d) C_xy + d C_y), with q = 1 - alpha mu_g.
 
-    The printed Gamma lacks min(p, d) and d: Lemma 1 bounds Frobenius norms by an operator norm. gamma must be at least
-    (L + mu_g)/mu_g^2, its default, at which C_gamma = q.
+    The printed Gamma lacks min(p, d) and d: Lemma 1 bounds Frobenius norms by an operator norm.
+
+    Args:
+        c: the constants of the problem.
+        S: samples of an inner batch; at least 1.
+        gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2; with that least value, the default,
+            C_gamma = q.
+        printed: as the paper has it, without min(p, d) and d in Gamma.
     """
     if S < 1:
         raise OptionError(f"S={S!r}: the inner batch size must be at least 1.")
@@ -85,6 +91,13 @@ def jacobian_error_bound(
     Printed: without min(p, d) (see `response_bound`), and with q in place of C_gamma in the middle fraction,
     lambda q/(q - q^2) C_gamma^(N-1). Its proof divides by q where it should by C_gamma <= q, so it holds only at
     equality, for the least gamma.
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps; at least 1.
+        S: samples of an inner batch; at least 1.
+        gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
+        printed: as the paper has it.
     """
     _check(N)
     r = recursion(c, S=S, gamma=gamma, printed=printed)
@@ -103,7 +116,13 @@ def jacobian_error_bound(
 
 
 def iterate_error_bound(c: Constants, *, N: int, S: int) -> float:
-    """E |Y^N - y*|^2 <= q^(2N) D^2 + sigma^2/(mu_g L S), with q = (L - mu_g)/(L + mu_g) (in Propositions 3 and 4)."""
+    """E |Y^N - y*|^2 <= q^(2N) D^2 + sigma^2/(mu_g L S), with q = (L - mu_g)/(L + mu_g) (in Propositions 3 and 4).
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps.
+        S: samples of an inner batch; at least 1.
+    """
     q = c.contraction(c.alpha)
     return q ** (2 * N) * c.D**2 + c.sigma**2 / (c.mu_g * c.L * S)
 
@@ -123,6 +142,14 @@ def stochastic_bias_bound(
     """Lemma 9: B_1, a bound of E |E_k estimate - grad Phi|^2.
 
     8 M^2 (E|J_N - J*|^2 + mu^2/2 L_J^2 d (p + 3)^3) + 2 L^2 (1 + 2 L^2/mu_g^2) E|Y^N - y*|^2.
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps; at least 1.
+        S: samples of an inner batch; at least 1.
+        mu: the length of the perturbation; 0 for no smoothing.
+        gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
+        printed: with Proposition 3 as the paper has it.
     """
     smoothing = mu**2 * jacobian_lipschitz(c) ** 2 * c.d * P_3(c.p)
     return StochasticBias(
@@ -163,6 +190,16 @@ def stochastic_variance_bound(
 
     Delta = 8 M^2 ((1 + 1/D_f)(4p + 15)/Q + 1/D_f) L^2/mu_g^2 + 2 M^2/D_f + (1 + 1/D_f) 4 M^2/Q mu^2 d L_J^2 P_4(p)
     + 4 M^2/D_f mu^2 d L_J^2 P_3(p), for outer batches of D_f samples.
+
+    Args:
+        c: the constants of the problem.
+        N: inner steps; at least 1.
+        Q: directions; at least 1.
+        mu: the length of the perturbation; 0 for no smoothing.
+        S: samples of an inner batch; at least 1.
+        D_f: samples of an outer batch; at least 1.
+        gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
+        printed: with Proposition 3 as the paper has it.
     """
     if D_f < 1:
         raise OptionError(f"D_f={D_f!r}: the outer batch size must be at least 1.")
@@ -192,6 +229,18 @@ def theorem_2(
     """Theorem 2: (Phi(x_0) - Phi*) L_Phi/sqrt(K) + M_Phi sqrt(B_1) + (B_1 + Delta)/sqrt(K).
 
     As in Theorem 1, beta = 1 / (L_Phi sqrt(K)); in orders, (1 - alpha mu_g)^(N/2) and not the printed power N.
+
+    Args:
+        c: the constants of the problem.
+        K: outer steps.
+        N: inner steps; at least 1.
+        gap: Phi(x_0) - inf Phi.
+        S: samples of an inner batch; at least 1.
+        D_f: samples of an outer batch; at least 1.
+        Q: directions; at least 1.
+        mu: the length of the perturbation; `theorem_mu(c, K)` by default.
+        gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
+        L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
     """
     mu = theorem_mu(c, K) if mu is None else mu
     L_Phi = hypergradient_lipschitz(c) if L_Phi is None else L_Phi

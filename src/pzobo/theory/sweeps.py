@@ -51,7 +51,20 @@ STEPS = 16
 
 @dataclass(frozen=True)
 class Grid:
-    """How much to measure."""
+    """How much to measure.
+
+    Args:
+        draws: how many estimates a mean is taken of. Some checks take a multiple or a part of it.
+        Q: numbers of directions.
+        p: numbers of outer variables.
+        d: numbers of inner variables.
+        N: numbers of inner steps.
+        mu: lengths of the perturbation.
+        K: numbers of outer steps.
+        S: samples of an inner batch (PZOBO-S).
+        D_f: samples of an outer batch (PZOBO-S).
+        runs: how many outer loops are averaged for each K.
+    """
 
     draws: int = 200
     Q: tuple[int, ...] = (1, 4, 16, 64, 256)

@@ -35,9 +35,10 @@ def verify(
     """Measure what the bounds are about, and compare.
 
     Args:
-        grid: what to measure; `Grid.quick()` for a first look.
-        checks: some of CHECKS by name; all by default.
-        progress: is told what comes next.
+        grid: how much to measure; `Grid()` by default, `Grid.quick()` for a first look.
+        checks: some of "Q", "p", "d", "N", "mu", "K", "Lipschitz", "S", "D_f" and "K, stochastic"; all by default.
+        problems: on which problems, "quadratic" or "logistic"; both by default.
+        progress: is told in a few words what comes next.
     """
     grid = Grid() if grid is None else grid
     start = time.perf_counter()

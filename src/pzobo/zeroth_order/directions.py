@@ -50,7 +50,12 @@ class Space:
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`."""
+    """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`.
+
+    Args:
+        seed: of a stream of its own, which begins anew with every run.
+        generator: a stream to draw from, instead of a seed; it goes on where it stands.
+    """
 
     seed: int | None = None
     generator: torch.Generator | None = field(default=None, compare=False, repr=False)
@@ -118,7 +123,12 @@ class Independent(Sampler):
 
 @dataclass(frozen=True)
 class Gaussian(Independent):
-    """u ~ N(0, I), as in Eq. 4 of the paper. Relative squared error (p + 1) / Q."""
+    """u ~ N(0, I), as in Eq. 4 of the paper. Relative squared error (p + 1) / Q.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
+    """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
         return space.empty().normal_(generator=generator)
@@ -129,7 +139,12 @@ class Gaussian(Independent):
 
 @dataclass(frozen=True)
 class Sphere(Independent):
-    """u uniform on the sphere of radius sqrt(p). Relative squared error (p - 1) / Q."""
+    """u uniform on the sphere of radius sqrt(p). Relative squared error (p - 1) / Q.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
+    """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
         u = space.empty().normal_(generator=generator)
@@ -138,7 +153,12 @@ class Sphere(Independent):
 
 @dataclass(frozen=True)
 class Rademacher(Independent):
-    """u of independent signs. Relative squared error (p - 1) / Q."""
+    """u of independent signs. Relative squared error (p - 1) / Q.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
+    """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
         return space.empty().bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
@@ -168,6 +188,10 @@ class Orthogonal(_Basis):
 
     Relative squared error p / Q - 1 for Q <= p; exact for a linear response at Q = p. Each row is computed from its
     number, so Q orthogonal directions never need Q copies of x, nor a factorisation.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
     """
 
     def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
@@ -184,6 +208,10 @@ class Coordinate(_Basis):
     """sqrt(p) e_i for random coordinates i, without replacement: finite differences.
 
     Relative squared error p / Q - 1 for Q <= p.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
     """
 
     def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
@@ -195,6 +223,10 @@ class UnitPerTensor(Independent):
     """The authors' code: a Gaussian direction, each tensor's part divided by its norm and not scaled back.
 
     The estimate of tensor i is J_i^T v / p_i in expectation: a shrinkage already, so `shrink=True` adds none.
+
+    Args:
+        seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
+        generator: a stream to draw from, instead of a seed.
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
