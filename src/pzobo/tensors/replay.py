@@ -143,6 +143,29 @@ def watched() -> Iterator[list[nn.Module]]:
         _restore([pair for kept in seen.values() for pair in kept])
 
 
+@contextmanager
+def writers() -> Iterator[list[nn.Module]]:
+    """The modules that are called inside and write into their own buffers."""
+    before: dict[nn.Module, list[tuple[Tensor, int]]] = {}
+
+    def note(module: nn.Module, _args: object) -> None:
+        if module not in before:
+            before[module] = [(buffer, buffer._version) for buffer in module.buffers(recurse=False)]
+
+    found: list[nn.Module] = []
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+        found.extend(
+            module
+            for module, kept in before.items()
+            if any(buffer._version != version for buffer, version in kept)
+            or [id(b) for b in module.buffers(recurse=False)] != [id(b) for b, _ in kept]
+        )
+
+
 class Seen(TorchFunctionMode):
     """Which of some tensors are looked at by any torch function, method or attribute inside this context?
 
