@@ -35,8 +35,10 @@ from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x, scalar
-from pzobo.tensors.replay import Replay, Seen, watched, writers
-from pzobo.tensors.trees import Leaves, Plan, Tree, unique
+from pzobo.tensors.replay import Replay, watched, writers
+from pzobo.tensors.saved import no_saved_tensor_hooks
+from pzobo.tensors.transforms import refuse_transforms
+from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
@@ -48,13 +50,12 @@ or Jacobian, compiles nothing again."""
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at an inner problem tells: its functions, the size of z, and which leaves of x it looks at."""
+    """What one look at an inner problem tells: its functions, and the size of z."""
 
     kernel: Kernel
     modules: Sequence[nn.Module]
     """The modules with buffers that it called."""
     z_size: int
-    used: tuple[bool, ...]
 
 
 class Argmin:
@@ -90,7 +91,6 @@ class Argmin:
         self.check = check
         self._set(solver, jacobian)
         self._kernels: dict[Hashable, Kernel] = {}
-        self._batch: tuple[Tree, Any, list[Tensor]] | None = None
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -117,8 +117,8 @@ class Argmin:
             with torch.inference_mode(False), torch.no_grad():
                 x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
                 return self._call(x, y0, *self._data(batch, batches), [])
-        own = list(jacobian_batches) if jacobian_batches is not None and self.jacobian.own_batches else []
-        return self._call(x, y0, *self._data(batch, batches), own)
+        own = jacobian_batches if jacobian_batches is not None and self.jacobian.own_batches else ()
+        return self._call(x, y0, *self._data(batch, batches), [Taken.of(batch) for batch in own])
 
     def _set(self, solver: Solver, jacobian: Jacobian) -> None:
         """Take a solver and a Jacobian, if they go together and with the rest."""
@@ -209,69 +209,70 @@ class Argmin:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_batch": None, "_last": None}
+        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_last": None}
 
     # The parts of a call
 
-    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[Sequence[Tree], Tree, bool]:
-        """The batches of the path, what a black box gets, and whether any were given."""
+    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[list[Taken], bool, bool]:
+        """The batches of the path, whether there is one for each step, and whether any were given."""
         if batches is None:
             given = batch is not _MISSING
-            batch = batch if given else None
-            return [batch], batch, given
+            return [Taken.of(batch if given else None)], False, given
         if batch is not _MISSING:
             raise BatchError(
                 "Got both batch= and batches=; give the one batch of all steps, or one batch for each step."
             )
-        batches = list(batches)
+        taken = [Taken.of(batch) for batch in batches]
         if isinstance(self.solver, ClosedForm):
             raise BatchError("A closed form has no steps: give it one batch=, not batches=.")
-        steps = getattr(self.solver, "steps", len(batches))
-        if len(batches) != steps or not batches:
+        steps = getattr(self.solver, "steps", len(taken))
+        if len(taken) != steps or not taken:
             raise BatchError(
-                f"Got {len(batches)} batches for {steps} inner steps; batches= must hold exactly one for each step."
+                f"Got {len(taken)} batches for {steps} inner steps; batches= must hold exactly one for each step."
             )
-        return batches, batches, True
+        return taken, True, True
 
-    def _call(self, x: Tree, y0: Tree, batches: Sequence[Tree], data: Tree, given: bool, own: Sequence[Tree]) -> Tree:
+    def _call(self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken]) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        wanted = unique(x_leaves) if torch.is_grad_enabled() else ()
+        tensors = [t for batch in (*data, *own) for t in batch.tensors]
+        refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
+        variables = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        look = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
-        variables = wanted
-        if wanted and not all(look.used):
-            variables = unique([leaf for leaf, used in zip(x_leaves, look.used, strict=True) if used])
-        call = Call(
-            kernel=look.kernel,
-            solver=self.solver,
-            x_leaves=x_leaves,
-            x_plan=x_plan,
-            variables=variables,
-            y0=y,
-            batches=batches,
-            own=own,
-            data=data,
-            prepare=self.prepare,
-            replay=Replay((*variables, *y), look.modules, look.kernel.compile),
-            check=self.check,
-            questions=self._questions,
-        )
-        with torch.no_grad():
-            if not wanted:
-                inner: InnerProblem = AtX(call)
-                return y_plan.build(self._solved(inner, inner.base(), x_leaves))
-            z_size = look.z_size * (1 if self.prepare is None else len(batches))
-            level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
-            inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
-            answer, pullback = (self.jacobian if inner.inputs else Direct()).run(inner)
-            self._solved(inner, answer, x_leaves, wanted)
+        with no_saved_tensor_hooks():
+            look = self._look(x_leaves, x_plan, y, y_plan, data[0], given)
+            batches = [batch.tree for batch in data]
+            call = Call(
+                kernel=look.kernel,
+                solver=self.solver,
+                x_leaves=x_leaves,
+                x_plan=x_plan,
+                variables=variables,
+                y0=y,
+                batches=batches,
+                own=[batch.tree for batch in own],
+                data=batches if many else batches[0],
+                prepare=self.prepare,
+                replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
+                check=self.check,
+                questions=self._questions,
+            )
+            with torch.no_grad():
+                if not variables:
+                    inner: InnerProblem = AtX(call)
+                    return y_plan.build(self._solved(inner, inner.base(), x_leaves))
+                z_size = look.z_size * (1 if self.prepare is None else len(batches))
+                level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
+                inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
+                # Nothing responds, or to nothing.
+                empty = not any(t.numel() for t in inner.inputs) or not any(t.numel() for t in y)
+                answer, pullback = (Direct() if empty else self.jacobian).run(inner)
+                self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
-        others = [t for t in wanted if id(t) not in asked]
+        others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
-        data_leaves = self._batch_leaves(batches)
-        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *data_leaves]))
+        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
     def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
@@ -285,52 +286,42 @@ class Argmin:
         self._kernels[key] = kernel
         return kernel
 
-    def _data_signature(self, batch: Tree) -> Any:
-        """The signature of a batch, and its tensors, remembered for the next call with the same."""
-        if self._batch is None or self._batch[0] is not batch:
-            leaves, plan = Plan.take(batch)
-            tensors = [t for t in leaves if isinstance(t, Tensor)]
-            self._batch = batch, (plan, trees.signature(leaves)), tensors
-        return self._batch[1]
-
-    def _batch_leaves(self, batches: Sequence[Tree]) -> list[Tensor]:
-        """The tensors of all batches."""
-        if len(batches) == 1 and self._batch is not None:
-            return self._batch[2]
-        return [t for batch in batches for t in Plan.take(batch)[0] if isinstance(t, Tensor)]
-
     def _look(
         self,
         x_leaves: Sequence[Any],
         x_plan: Plan,
         y: Leaves,
         y_plan: Plan,
-        batch: Tree,
+        batch: Taken,
         given: bool,
     ) -> Look:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._data_signature(batch))
+        signature = (
+            x_plan,
+            y_plan,
+            trees.signature(x_leaves),
+            trees.signature(y),
+            batch.plan,
+            trees.signature(batch.leaves),
+        )
         look = self._looks.get(signature)
         if look is not None:
             return look
-        loss, seen = self.inner_loss, Seen(x_leaves)
-        z_plan, z_size, used = x_plan, 0, (True,) * len(x_leaves)
+        loss, z_plan, z_size = self.inner_loss, x_plan, 0
         written: list[nn.Module] = []
         with watched() as modules, torch.enable_grad():
             try:
                 if loss is not None and not self.solver.opaque:
-                    with seen:
-                        z = x_plan.build(x_leaves)
-                        if self.prepare is not None:
-                            z = self.prepare(z, batch)
-                        with writers() as written:
-                            value = loss(z, y_plan.build(y), batch)
-                        if isinstance(self.solver, ClosedForm):
-                            self.solver.fn(z, batch)
+                    z = x_plan.build(x_leaves)
+                    if self.prepare is not None:
+                        z = self.prepare(z, batch.tree)
+                    with writers() as written:
+                        value = loss(z, y_plan.build(y), batch.tree)
+                    if isinstance(self.solver, ClosedForm):
+                        self.solver.fn(z, batch.tree)
                     scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
-                    used = seen.which()
             except PzoboError:
                 raise
             except Exception as error:
@@ -347,7 +338,7 @@ class Argmin:
                 CompileWarning,
                 stacklevel=4,
             )
-        look = Look(self._kernel(z_plan, y_plan, self.compile and not written), modules, z_size, used)
+        look = Look(self._kernel(z_plan, y_plan, self.compile and not written), modules, z_size)
         self._looks[signature] = look
         return look
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import pzobo
-from pzobo.runs import folder as run_folder
 from pzobo.errors import CheckpointError, OptionError, RunFolderError
+from pzobo.runs import folder as run_folder
 from tests.helpers import bowl, normal
 
 X0 = normal(3)

@@ -87,7 +87,7 @@ def _problem(experiment: Experiment, seed: int) -> Any:
 
 
 def _bare(experiment: Experiment) -> Experiment:
-    """The experiment without what does not change its problem, so that methods share one (and what is compiled)."""
+    """The experiment with only what its problem depends on: methods then share one problem, and what is compiled."""
     return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None)
 
 
@@ -134,7 +134,7 @@ def make(job: Job) -> str | None:
 
 
 def attempt(job: Job) -> float:
-    """The final value of a short run with a learning rate; infinite if it fails."""
+    """Where a short run with one learning rate ends, as a number to be minimised; infinity if it fails."""
     torch.set_num_threads(1)
     e = job.experiment
     try:
@@ -227,7 +227,7 @@ def command_of(experiment: Experiment) -> str:
 
 
 def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda text, done, total: None) -> list[str]:
-    """Make all runs of an experiment; `show` hears of each. The answer says what failed."""
+    """Make all runs of an experiment, and return a sentence for each that failed. `show` is called after each run."""
     experiment.chosen()
     problems: list[str] = []
     rates = Rates(experiment)
@@ -256,13 +256,13 @@ def _workers(count: int) -> Iterator[Executor]:
 
 
 def _end_with_parent() -> None:
-    """When the process that hands out the jobs has died, however it did, ask this one to save its run and to end."""
+    """When the process that hands out the jobs dies, for whatever reason, ask this one to save its run and to end."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
         parent.join()
-        while True:  # a run in work hears the first, saves itself and ends; between runs it is final
+        while True:  # the first signal makes a run save itself and stop; one between runs ends the process
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.5)
 

@@ -22,8 +22,10 @@ from pzobo.zeroth_order.directions import Orthogonal, Sampler
 from pzobo.zeroth_order.needed import directions_needed, linear_error
 
 PATH_SHARE, MU_SHARE, SAFETY = 0.3, 0.3, 0.8
-"""Of the target: what the inner path and mu may use, and what is planned for in all. Squares add: directions get most,
-since halving their error costs three times as many paths, and halving the others' a few inner steps or nothing."""
+"""Shares of the target error: for the inner path, for mu, and for all together, with the directions. Squares add.
+
+Directions get the largest share. To halve their error takes three times as many paths; to halve the others takes a few
+inner steps, or nothing."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 
+from pzobo.errors import OptionError
 from pzobo.options import positive, whole
 from pzobo.tensors.trees import Leaves
 
@@ -74,4 +75,9 @@ class Iterative(Solver):
     def _check(self, **rates: float) -> None:
         object.__setattr__(self, "steps", whole(f"{type(self).__name__}: steps", self.steps))
         for name, value in rates.items():
+            if getattr(value, "requires_grad", False):
+                raise OptionError(
+                    f"{type(self).__name__}: {name} is a tensor that requires a gradient, but a solver's numbers are "
+                    "constants: it would get none. Give a float."
+                )
             positive(f"{type(self).__name__}: {name}", value)

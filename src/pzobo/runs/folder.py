@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Self
 
 import torch
 
-from pzobo.runs.environment import environment
 from pzobo.errors import CheckpointError, RunFolderError
 from pzobo.files import remove_leftovers, write_atomically
 from pzobo.runs import names
+from pzobo.runs.environment import environment
 from pzobo.runs.randomness import scalar_types
 
 FORMAT = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+
 from pzobo.errors import MissingExtraError
 from pzobo.extras import advice
 from pzobo.runs.rows import Row
