@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
+import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from pzobo import deprecated
 from pzobo.errors import (
     BatchError,
+    CompileWarning,
     DivergenceError,
     OptionError,
     PzoboError,
@@ -32,7 +35,7 @@ from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x, scalar
-from pzobo.tensors.replay import Replay, watched
+from pzobo.tensors.replay import Replay, watched, writers
 from pzobo.tensors.saved import no_saved_tensor_hooks
 from pzobo.tensors.transforms import refuse_transforms
 from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
@@ -40,9 +43,9 @@ from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
 
-_COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
-"""Compiled functions by loss, solver and structures, for as long as an `Argmin` uses them: another one with the same
-loss, for another N or Jacobian, compiles nothing again."""
+_KERNELS: WeakValueDictionary[Hashable, Kernel] = WeakValueDictionary()
+"""The functions of inner problems, for as long as an `Argmin` uses them: another one with the same loss, for another N
+or Jacobian, compiles nothing again."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Look:
     """What one look at an inner problem tells: its functions, and the size of z."""
 
     kernel: Kernel
+    modules: Sequence[nn.Module]
+    """The modules with buffers that it called."""
     z_size: int
 
 
@@ -82,12 +87,10 @@ class Argmin:
         compile: bool = False,
         check: bool = True,
     ) -> None:
-        self.inner_loss = inner_loss
-        self.prepare = prepare
-        self.compile = compile
+        self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check = check
         self._set(solver, jacobian)
-        self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
+        self._kernels: dict[Hashable, Kernel] = {}
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -137,6 +140,37 @@ class Argmin:
         self._update = solver.update_only()
         self._looks: dict[Any, Look] = {}
         self._questions = Questions()
+
+    @property
+    def inner_loss(self) -> Loss | None:
+        """g. It can be replaced; what was seen of it and compiled is then forgotten."""
+        return self._inner_loss
+
+    @inner_loss.setter
+    def inner_loss(self, inner_loss: Loss | None) -> None:
+        self._inner_loss = inner_loss
+        self._kernels = {}
+        self._set(self._solver, self._jacobian)
+
+    @property
+    def prepare(self) -> Callable[[Any, Any], Any] | None:
+        """z = prepare(x, batch), or None. It can be replaced."""
+        return self._prepare
+
+    @prepare.setter
+    def prepare(self, prepare: Callable[[Any, Any], Any] | None) -> None:
+        self._prepare = prepare
+        self._set(self._solver, self._jacobian)
+
+    @property
+    def compile(self) -> bool:
+        """Whether the inner steps are compiled. It can be replaced."""
+        return self._compile
+
+    @compile.setter
+    def compile(self, compile: bool) -> None:
+        self._compile = compile
+        self._set(self._solver, self._jacobian)
 
     @property
     def solver(self) -> Solver:
@@ -220,7 +254,7 @@ class Argmin:
                 own=[batch.tree for batch in own],
                 data=batches if many else batches[0],
                 prepare=self.prepare,
-                replay=Replay((*variables, *y), look.kernel.modules, self.compile and not self.solver.opaque),
+                replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
                 check=self.check,
                 questions=self._questions,
             )
@@ -240,18 +274,17 @@ class Argmin:
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
         return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
-    def _kernel(self, z_plan: Plan, y_plan: Plan, modules: Sequence[nn.Module]) -> Kernel:
-        """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
-        key = (z_plan, y_plan, self._update)
-        if key not in self._kernels:
-            shared = (self.inner_loss, *key) if self.compile and isinstance(self.inner_loss, Hashable) else None
-            kernel = _COMPILED.get(shared) if shared else None
-            if kernel is None:
-                kernel = Kernel(self.inner_loss, self._update, z_plan, y_plan, self.compile, modules)
-            if shared:
-                _COMPILED[shared] = kernel
-            self._kernels[key] = kernel
-        return self._kernels[key]
+    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool) -> Kernel:
+        """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
+        update = self._update
+        options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
+        solver = (type(update), *((name, _identity(value)) for name, value in options.items()))
+        key = (_identity(self.inner_loss), solver, z_plan, y_plan, compile)
+        kernel = _KERNELS.get(key)
+        if kernel is None:
+            kernel = _KERNELS[key] = Kernel(self.inner_loss, update, z_plan, y_plan, compile)
+        self._kernels[key] = kernel
+        return kernel
 
     def _look(
         self,
@@ -275,13 +308,15 @@ class Argmin:
         if look is not None:
             return look
         loss, z_plan, z_size = self.inner_loss, x_plan, 0
+        written: list[nn.Module] = []
         with watched() as modules, torch.enable_grad():
             try:
                 if loss is not None and not self.solver.opaque:
                     z = x_plan.build(x_leaves)
                     if self.prepare is not None:
                         z = self.prepare(z, batch.tree)
-                    value = loss(z, y_plan.build(y), batch.tree)
+                    with writers() as written:
+                        value = loss(z, y_plan.build(y), batch.tree)
                     if isinstance(self.solver, ClosedForm):
                         self.solver.fn(z, batch.tree)
                     scalar(value, "The inner loss")
@@ -296,7 +331,14 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        look = Look(self._kernel(z_plan, y_plan, modules), z_size)
+        if self.compile and written:
+            warnings.warn(
+                f"The inner loss writes into buffers of {type(written[0]).__name__}, which compiled derivatives "
+                "cannot. It goes on without compilation; to compile, call the module's eval(), or move it to prepare.",
+                CompileWarning,
+                stacklevel=4,
+            )
+        look = Look(self._kernel(z_plan, y_plan, self.compile and not written), modules, z_size)
         self._looks[signature] = look
         return look
 
@@ -316,3 +358,14 @@ def _inner_variable(leaf: Any) -> Tensor:
         found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
         raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")
     return leaf.detach()
+
+
+def _identity(thing: Any) -> Hashable:
+    """What tells two things apart: their value where it cannot be changed, else who they are, whatever == says."""
+    if isinstance(thing, (int, float, str, types.NoneType)):
+        return type(thing), thing
+    if isinstance(thing, tuple):
+        return tuple(_identity(part) for part in thing)
+    if isinstance(thing, types.MethodType):  # made anew each time it is named
+        return id(thing.__self__), id(thing.__func__)
+    return id(thing)

@@ -87,7 +87,6 @@ class InnerProblem(ABC):
         inputs: the tensors asked about, with their graphs: what the answer is attached to.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
-        code: where all steps have one batch, what was compiled for the base path, for the other paths of this call.
     """
 
     points: Sequence[Point] = ()
@@ -100,7 +99,6 @@ class InnerProblem(ABC):
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
         self.inputs = inputs
         self.variables: Leaves = tuple(t.detach() for t in inputs)
-        self.code: dict[str, Any] | None = {} if len(call.batches) == 1 else None
 
     # What the two kinds differ in
 

@@ -10,7 +10,6 @@ import torch
 
 from pzobo.errors import OptionError
 from pzobo.options import positive, whole
-from pzobo.tensors.replay import uncached
 from pzobo.tensors.trees import Leaves
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ class Iterative(Solver):
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
 
     def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
-        with uncached():
-            feed = problem.feed(values)
-            return problem.kernel.path(feed, problem.y0, functional=functional, code=problem.code)[0]
+        return problem.kernel.path(problem.feed(values), problem.y0, functional=functional)[0]
 
     def with_steps(self, steps: int) -> Self:
         """The same solver with another number of steps."""

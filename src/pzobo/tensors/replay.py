@@ -141,3 +141,27 @@ def watched(devices: Sequence[torch.device] = ()) -> Iterator[list[nn.Module]]:
         hook.remove()
         modules.extend(seen)
         _restore([pair for kept in seen.values() for pair in kept])
+
+
+@contextmanager
+def writers() -> Iterator[list[nn.Module]]:
+    """The modules that this thread calls inside and that write into their own buffers."""
+    before: dict[nn.Module, list[tuple[Tensor, int]]] = {}
+    thread = threading.get_ident()
+
+    def note(module: nn.Module, _args: object) -> None:
+        if module not in before and threading.get_ident() == thread:
+            before[module] = [(buffer, buffer._version) for buffer in module.buffers(recurse=False)]
+
+    found: list[nn.Module] = []
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+        found.extend(
+            module
+            for module, kept in before.items()
+            if any(buffer._version != version for buffer, version in kept)
+            or [id(b) for b in module.buffers(recurse=False)] != [id(b) for b, _ in kept]
+        )
