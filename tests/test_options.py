@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
     "FixedPoint.lr": (lambda w: pzobo.FixedPoint(3, lr=w), not_positive.filter(lambda w: w is not None)),
     "Neumann.step": (lambda w: pzobo.Neumann(w), not_positive),
     "Neumann.terms": (lambda w: pzobo.Neumann(0.1, w), st.one_of(not_a_count, st.none())),
-    "Nudged.eps": (lambda w: pzobo.Nudged(w), not_positive),
+    "Nudged.eps": (lambda w: pzobo.Nudged(w), not_positive.filter(lambda w: w is not None)),
     "Nudged.steps": (lambda w: pzobo.Nudged(steps=w), not_a_count),
     "Unrolled.last": (lambda w: pzobo.Unrolled(last=w), not_a_count),
     "Unrolled.products": (

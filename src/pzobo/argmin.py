@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
+import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from pzobo import deprecated
 from pzobo.errors import (
     BatchError,
+    CompileWarning,
     DivergenceError,
     OptionError,
     PzoboError,
@@ -32,24 +35,27 @@ from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x, scalar
-from pzobo.tensors.replay import Replay, Seen, watched
-from pzobo.tensors.trees import Leaves, Plan, Tree, unique
+from pzobo.tensors.replay import Replay, watched, writers
+from pzobo.tensors.saved import no_saved_tensor_hooks
+from pzobo.tensors.transforms import refuse_transforms
+from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
 
-_COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
-"""Compiled functions by loss, solver and structures, for as long as an `Argmin` uses them: another one with the same
-loss, for another N or Jacobian, compiles nothing again."""
+_KERNELS: WeakValueDictionary[Hashable, Kernel] = WeakValueDictionary()
+"""The functions of inner problems, for as long as an `Argmin` uses them: another one with the same loss, for another N
+or Jacobian, compiles nothing again."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at an inner problem tells: its functions, the size of z, and which leaves of x it looks at."""
+    """What one look at an inner problem tells: its functions, and the size of z."""
 
     kernel: Kernel
+    modules: Sequence[nn.Module]
+    """The modules with buffers that it called."""
     z_size: int
-    used: tuple[bool, ...]
 
 
 class Argmin:
@@ -81,13 +87,10 @@ class Argmin:
         compile: bool = False,
         check: bool = True,
     ) -> None:
-        self.inner_loss = inner_loss
-        self.prepare = prepare
-        self.compile = compile
+        self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check = check
         self._set(solver, jacobian)
-        self._kernels: dict[tuple[Plan, Plan, Solver], Kernel] = {}
-        self._batch: tuple[Tree, Any, list[Tensor]] | None = None
+        self._kernels: dict[Hashable, Kernel] = {}
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -114,8 +117,8 @@ class Argmin:
             with torch.inference_mode(False), torch.no_grad():
                 x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
                 return self._call(x, y0, *self._data(batch, batches), [])
-        own = list(jacobian_batches) if jacobian_batches is not None and self.jacobian.own_batches else []
-        return self._call(x, y0, *self._data(batch, batches), own)
+        own = jacobian_batches if jacobian_batches is not None and self.jacobian.own_batches else ()
+        return self._call(x, y0, *self._data(batch, batches), [Taken.of(batch) for batch in own])
 
     def _set(self, solver: Solver, jacobian: Jacobian) -> None:
         """Take a solver and a Jacobian, if they go together and with the rest."""
@@ -137,6 +140,37 @@ class Argmin:
         self._update = solver.update_only()
         self._looks: dict[Any, Look] = {}
         self._questions = Questions()
+
+    @property
+    def inner_loss(self) -> Loss | None:
+        """g. It can be replaced; what was seen of it and compiled is then forgotten."""
+        return self._inner_loss
+
+    @inner_loss.setter
+    def inner_loss(self, inner_loss: Loss | None) -> None:
+        self._inner_loss = inner_loss
+        self._kernels = {}
+        self._set(self._solver, self._jacobian)
+
+    @property
+    def prepare(self) -> Callable[[Any, Any], Any] | None:
+        """z = prepare(x, batch), or None. It can be replaced."""
+        return self._prepare
+
+    @prepare.setter
+    def prepare(self, prepare: Callable[[Any, Any], Any] | None) -> None:
+        self._prepare = prepare
+        self._set(self._solver, self._jacobian)
+
+    @property
+    def compile(self) -> bool:
+        """Whether the inner steps are compiled. It can be replaced."""
+        return self._compile
+
+    @compile.setter
+    def compile(self, compile: bool) -> None:
+        self._compile = compile
+        self._set(self._solver, self._jacobian)
 
     @property
     def solver(self) -> Solver:
@@ -175,96 +209,82 @@ class Argmin:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_batch": None, "_last": None}
+        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_last": None}
 
     # The parts of a call
 
-    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[Sequence[Tree], Tree, bool]:
-        """The batches of the path, what a black box gets, and whether any were given."""
+    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[list[Taken], bool, bool]:
+        """The batches of the path, whether there is one for each step, and whether any were given."""
         if batches is None:
             given = batch is not _MISSING
-            batch = batch if given else None
-            return [batch], batch, given
+            return [Taken.of(batch if given else None)], False, given
         if batch is not _MISSING:
             raise BatchError(
                 "Got both batch= and batches=; give the one batch of all steps, or one batch for each step."
             )
-        batches = list(batches)
+        taken = [Taken.of(batch) for batch in batches]
         if isinstance(self.solver, ClosedForm):
             raise BatchError("A closed form has no steps: give it one batch=, not batches=.")
-        steps = getattr(self.solver, "steps", len(batches))
-        if len(batches) != steps or not batches:
+        steps = getattr(self.solver, "steps", len(taken))
+        if len(taken) != steps or not taken:
             raise BatchError(
-                f"Got {len(batches)} batches for {steps} inner steps; batches= must hold exactly one for each step."
+                f"Got {len(taken)} batches for {steps} inner steps; batches= must hold exactly one for each step."
             )
-        return batches, batches, True
+        return taken, True, True
 
-    def _call(self, x: Tree, y0: Tree, batches: Sequence[Tree], data: Tree, given: bool, own: Sequence[Tree]) -> Tree:
+    def _call(self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken]) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        wanted = unique(x_leaves) if torch.is_grad_enabled() else ()
+        tensors = [t for batch in (*data, *own) for t in batch.tensors]
+        refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
+        variables = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
-        look = self._look(x_leaves, x_plan, y, y_plan, batches[0], given)
-        variables = wanted
-        if wanted and not all(look.used):
-            variables = unique([leaf for leaf, used in zip(x_leaves, look.used, strict=True) if used])
-        call = Call(
-            kernel=look.kernel,
-            solver=self.solver,
-            x_leaves=x_leaves,
-            x_plan=x_plan,
-            variables=variables,
-            y0=y,
-            batches=batches,
-            own=own,
-            data=data,
-            prepare=self.prepare,
-            replay=Replay((*variables, *y), look.kernel.modules, self.compile),
-            check=self.check,
-            questions=self._questions,
-        )
-        with torch.no_grad():
-            if not wanted:
-                inner: InnerProblem = AtX(call)
-                return y_plan.build(self._solved(inner, inner.base(), x_leaves))
-            z_size = look.z_size * (1 if self.prepare is None else len(batches))
-            level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
-            inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
-            answer, pullback = (self.jacobian if inner.inputs else Direct()).run(inner)
-            self._solved(inner, answer, x_leaves, wanted)
+        with no_saved_tensor_hooks():
+            look = self._look(x_leaves, x_plan, y, y_plan, data[0], given)
+            batches = [batch.tree for batch in data]
+            call = Call(
+                kernel=look.kernel,
+                solver=self.solver,
+                x_leaves=x_leaves,
+                x_plan=x_plan,
+                variables=variables,
+                y0=y,
+                batches=batches,
+                own=[batch.tree for batch in own],
+                data=batches if many else batches[0],
+                prepare=self.prepare,
+                replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
+                check=self.check,
+                questions=self._questions,
+            )
+            with torch.no_grad():
+                if not variables:
+                    inner: InnerProblem = AtX(call)
+                    return y_plan.build(self._solved(inner, inner.base(), x_leaves))
+                z_size = look.z_size * (1 if self.prepare is None else len(batches))
+                level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
+                inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
+                # Nothing responds, or to nothing.
+                empty = not any(t.numel() for t in inner.inputs) or not any(t.numel() for t in y)
+                answer, pullback = (Direct() if empty else self.jacobian).run(inner)
+                self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
-        others = [t for t in wanted if id(t) not in asked]
+        others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
-        data_leaves = self._batch_leaves(batches)
-        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *data_leaves]))
+        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
-    def _kernel(self, z_plan: Plan, y_plan: Plan, modules: Sequence[nn.Module]) -> Kernel:
-        """The functions of this structure, compiled once: another number of steps, or another Jacobian, keeps them."""
-        key = (z_plan, y_plan, self._update)
-        if key not in self._kernels:
-            shared = (self.inner_loss, *key) if self.compile and isinstance(self.inner_loss, Hashable) else None
-            kernel = _COMPILED.get(shared) if shared else None
-            if kernel is None:
-                kernel = Kernel(self.inner_loss, self._update, z_plan, y_plan, self.compile, modules)
-            if shared:
-                _COMPILED[shared] = kernel
-            self._kernels[key] = kernel
-        return self._kernels[key]
-
-    def _data_signature(self, batch: Tree) -> Any:
-        """The signature of a batch, and its tensors, remembered for the next call with the same."""
-        if self._batch is None or self._batch[0] is not batch:
-            leaves, plan = Plan.take(batch)
-            tensors = [t for t in leaves if isinstance(t, Tensor)]
-            self._batch = batch, (plan, trees.signature(leaves)), tensors
-        return self._batch[1]
-
-    def _batch_leaves(self, batches: Sequence[Tree]) -> list[Tensor]:
-        """The tensors of all batches."""
-        if len(batches) == 1 and self._batch is not None:
-            return self._batch[2]
-        return [t for batch in batches for t in Plan.take(batch)[0] if isinstance(t, Tensor)]
+    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool) -> Kernel:
+        """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
+        update = self._update
+        options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
+        solver = (type(update), *((name, _identity(value)) for name, value in options.items()))
+        key = (_identity(self.inner_loss), solver, z_plan, y_plan, compile)
+        kernel = _KERNELS.get(key)
+        if kernel is None:
+            kernel = _KERNELS[key] = Kernel(self.inner_loss, update, z_plan, y_plan, compile)
+        self._kernels[key] = kernel
+        return kernel
 
     def _look(
         self,
@@ -272,30 +292,36 @@ class Argmin:
         x_plan: Plan,
         y: Leaves,
         y_plan: Plan,
-        batch: Tree,
+        batch: Taken,
         given: bool,
     ) -> Look:
         """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        signature = (x_plan, y_plan, trees.signature(x_leaves), trees.signature(y), self._data_signature(batch))
+        signature = (
+            x_plan,
+            y_plan,
+            trees.signature(x_leaves),
+            trees.signature(y),
+            batch.plan,
+            trees.signature(batch.leaves),
+        )
         look = self._looks.get(signature)
         if look is not None:
             return look
-        loss, seen = self.inner_loss, Seen(x_leaves)
-        z_plan, z_size, used = x_plan, 0, (True,) * len(x_leaves)
+        loss, z_plan, z_size = self.inner_loss, x_plan, 0
+        written: list[nn.Module] = []
         with watched() as modules, torch.enable_grad():
             try:
                 if loss is not None and not self.solver.opaque:
-                    with seen:
-                        z = x_plan.build(x_leaves)
-                        if self.prepare is not None:
-                            z = self.prepare(z, batch)
-                        value = loss(z, y_plan.build(y), batch)
-                        if isinstance(self.solver, ClosedForm):
-                            self.solver.fn(z, batch)
+                    z = x_plan.build(x_leaves)
+                    if self.prepare is not None:
+                        z = self.prepare(z, batch.tree)
+                    with writers() as written:
+                        value = loss(z, y_plan.build(y), batch.tree)
+                    if isinstance(self.solver, ClosedForm):
+                        self.solver.fn(z, batch.tree)
                     scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
-                    used = seen.which()
             except PzoboError:
                 raise
             except Exception as error:
@@ -305,7 +331,14 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        look = Look(self._kernel(z_plan, y_plan, modules), z_size, used)
+        if self.compile and written:
+            warnings.warn(
+                f"The inner loss writes into buffers of {type(written[0]).__name__}, which compiled derivatives "
+                "cannot. It goes on without compilation; to compile, call the module's eval(), or move it to prepare.",
+                CompileWarning,
+                stacklevel=4,
+            )
+        look = Look(self._kernel(z_plan, y_plan, self.compile and not written), modules, z_size)
         self._looks[signature] = look
         return look
 
@@ -325,3 +358,14 @@ def _inner_variable(leaf: Any) -> Tensor:
         found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
         raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")
     return leaf.detach()
+
+
+def _identity(thing: Any) -> Hashable:
+    """What tells two things apart: their value where it cannot be changed, else who they are, whatever == says."""
+    if isinstance(thing, (int, float, str, types.NoneType)):
+        return type(thing), thing
+    if isinstance(thing, tuple):
+        return tuple(_identity(part) for part in thing)
+    if isinstance(thing, types.MethodType):  # made anew each time it is named
+        return id(thing.__self__), id(thing.__func__)
+    return id(thing)

@@ -51,6 +51,10 @@ class CompileError(PzoboError, RuntimeError):
     """`compile=True` did not work for this loss."""
 
 
+class CompileWarning(UserWarning):
+    """`compile=True` does nothing for this loss: it runs as without."""
+
+
 class NoResponseWarning(UserWarning):
     """y did not change with x, or no more than by rounding."""
 

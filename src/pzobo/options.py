@@ -37,7 +37,8 @@ def whole(what: str, value: Any, kind: type[PzoboError] = OptionError) -> int:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, (bool, str)):
+    # A tensor that needs a gradient would be used as a constant and learn nothing.
+    if isinstance(value, (bool, str)) or getattr(value, "requires_grad", False):
         return None
     try:
         number = float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import optree
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from pzobo.inner.problem import InnerProblem
 from pzobo.inner.solver import Iterative, Solver
 from pzobo.options import in_range
 from pzobo.tensors import trees
+from pzobo.tensors.checks import untouched
 from pzobo.tensors.trees import Leaves, Tree
 
 __all__ = ["GD", "Adam", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "Solver"]
@@ -157,8 +159,9 @@ class BlackBox(Solver):
     opaque = True
 
     def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
-        # Whatever the black box keeps or writes into is not what the other paths see.
-        with torch.enable_grad():
-            y0 = problem.kernel.y_plan.build(t.clone() for t in problem.y0)
-            answer = self.fn(problem.x(values), y0, problem.data)
+        # Whatever the black box keeps or writes into is not what the caller has, nor what the other paths see.
+        x = optree.tree_map(trees.copied, problem.x(values))
+        y0 = problem.kernel.y_plan.build(t.clone() for t in problem.y0)
+        with torch.enable_grad(), untouched(problem.data, "The black box", "its batch", closely=problem.check):
+            answer = self.fn(x, y0, problem.data)
         return tuple([t.detach().clone() for t in problem.like_y0(answer, "The black box")])

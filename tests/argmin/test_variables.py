@@ -36,20 +36,38 @@ def test_y0_gets_no_gradient(jacobian: Any) -> None:
     assert y0.grad is None
 
 
-@each
-@pytest.mark.parametrize("prepared", [False, True])
-def test_variables_that_the_inner_problem_does_not_use_get_zero(jacobian: Any, prepared: bool) -> None:
+def unused(jacobian: Any, prepared: bool) -> dict[str, Tensor]:
+    """Outer variables of which the inner problem uses one, with their gradients."""
     x = {"used": leaf(3), "unused": leaf(2, seed=1), "also": leaf(seed=2)}
     if prepared:
         argmin = make(jacobian, prepare=lambda x, batch: x["used"])
     else:
         argmin = make(jacobian, lambda x, y, batch: bowl(x["used"], y))
     argmin(x, ZERO).sum().backward()
+    return x
+
+
+@each
+@pytest.mark.parametrize("prepared", [False, True])
+def test_variables_that_the_inner_problem_does_not_use_get_zero(jacobian: Any, prepared: bool) -> None:
+    """Where a directional estimate perturbs x itself, nobody can know what a problem does not use: see below."""
+    directional = isinstance(jacobian, pzobo.PZOBO | pzobo.ForwardMode)
+    x = unused(jacobian, prepared or directional)
     assert torch.equal(x["unused"].grad, torch.zeros(2, dtype=torch.float64))
     assert torch.equal(x["also"].grad, torch.zeros((), dtype=torch.float64))
     x["unused"].grad.add_(1)  # and it is memory of its own
     assert torch.equal(x["unused"].grad, torch.ones(2, dtype=torch.float64))
     assert x["used"].grad.abs().sum() > 0
+
+
+def test_unused_variables_share_the_noise_of_a_directional_estimate() -> None:
+    """(1/Q) sum_j <delta_j, v> u_j has entries for all of x; they vanish with all directions, or behind `prepare`."""
+    options: dict[str, Any] = {"mu": 1e-5, "sampler": pzobo.Orthogonal(seed=0), "antithetic": True}
+    noisy = unused(pzobo.PZOBO(directions=2, **options), prepared=False)
+    assert noisy["unused"].grad.abs().min() > 0
+    whole = unused(pzobo.PZOBO(directions=6, **options), prepared=False)
+    torch.testing.assert_close(whole["unused"].grad, torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(whole["used"].grad, unused(pzobo.Unrolled(), False)["used"].grad, rtol=1e-6, atol=1e-8)
 
 
 @each

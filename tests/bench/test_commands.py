@@ -1,17 +1,23 @@
 """Does the command line do what it says, and answer errors of use with a sentence and exit code 2?"""
 
+import ast
 import json
+import re
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from pzobo import cli
-from pzobo.bench import demo
+from pzobo.bench import commands, demo
 from pzobo.bench.experiments import EXPERIMENTS
 from pzobo.bench.report.runs import read
 from pzobo.bench.report.summary import Summary
 from pzobo.theory.measurements import Point, Sweep, Verification
 
 SMALL = ["--d", "8", "--n", "40", "--steps", "4", "--also-N", "--seeds", "1", "--no-compile", "--workers", "0"]
+OPTIONS = {kind.__name__ for made in EXPERIMENTS.values() for kind in made.__mro__} | {"_Report", "_Reproduce", "Demo"}
+SENTENCE = re.compile(r"(?!Of |And )[A-Z].*\.", re.S)
 
 
 def test_list_names_everything(capsys):
@@ -143,6 +149,21 @@ def test_the_demo_tells_what_its_runs_are(tmp_path, capsys, monkeypatch):
     first, second = demo.sentences(summary)
     lower = first.split("Lower: ")[1].split(".")[0]
     assert all((ends[m] < 0.95 * ends["direct"]) == (m in lower.split(", ")) for m in ends if m != "direct")
-    close = second.split("have: ")[1].split(";")[0]
+    close = second.split("f(x, yᴺ(x)): ")[1].split(".")[0]
     assert "itd-r" in close.split(", ")
     assert "direct" not in close.split(", ")
+
+
+def test_every_help_text_can_be_read_alone():
+    """What stands below a field of a dataclass of options is its help text: a sentence, not "Of the data."."""
+    folder = Path(commands.__file__).parent
+    texts = {}
+    for path in [folder / "commands.py", folder / "demo.py", *(folder / "experiments").glob("*.py")]:
+        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(kind, ast.ClassDef) and kind.name in OPTIONS:
+                for field, below in pairwise(kind.body):
+                    if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                        texts[f"{kind.name}.{ast.unparse(field.target)}"] = ast.literal_eval(below.value)
+    assert len(texts) > 60
+    fragments = {name: text for name, text in texts.items() if len(text.split()) < 4 or not SENTENCE.fullmatch(text)}
+    assert not fragments

@@ -7,7 +7,7 @@ import pytest
 
 from pzobo.theory import Grid, Point, Sweep, Verification, fragments, page, table, verify
 from pzobo.theory.__main__ import main
-from pzobo.theory.presentation import rows
+from pzobo.theory.presentation import table_rows
 
 GRID = Grid(
     draws=60,
@@ -73,7 +73,7 @@ def test_the_report_is_one_page_without_a_network():
     whole = page(found)
     assert whole.startswith("<!doctype html>")
     assert '<script src="http' not in whole
-    assert len(rows(found)) == table(found).row_count == 2
+    assert len(table_rows(found)) == table(found).row_count == 2
     with pytest.raises(KeyError):
         found.find("Theorem 1", "K")
 

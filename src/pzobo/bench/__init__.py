@@ -1,1 +1,1 @@
-"""Which experiments does the paper have? What is run, by which methods, and the report of it: `pzobo run`, `report`."""
+"""What are the paper's experiments, and do its claims hold? What `pzobo run` runs, and what `pzobo report` writes."""

@@ -27,7 +27,7 @@ console = Console()
 
 def listing(arguments: Sequence[str]) -> int:
     """pzobo list: the experiments, and the methods that each can run."""
-    tyro.cli(_Nothing, prog="pzobo list", args=arguments, description="The experiments and their methods.")
+    tyro.cli(_Nothing, prog="pzobo list", args=arguments, description="Show the experiments and their methods.")
     for kind in EXPERIMENTS.values():
         console.print(f"[bold]{kind.about.name}[/bold]: {kind.about.title}. {kind.about.text}\n")
     table = Table("method", "what it is", "experiments", title="Methods, for --methods")
@@ -92,16 +92,16 @@ class _Nothing:
 
 @dataclass(frozen=True)
 class _Report:
-    """Write one HTML file, which needs no network, of all runs below a folder."""
+    """Write one HTML file about all runs below a folder. It works without a network."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
-    """The folder with the runs."""
+    """The folder that has the runs, at any depth."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
-    """The file to write."""
+    """The HTML file to write."""
     figures: Path | None = None
-    """A folder for the same figures as PNG and PDF."""
+    """Write the figures to this folder too, as PNG and PDF."""
     markdown: Path | None = None
-    """A folder for its tables as Markdown, to keep in a repository; with --figures, the pages show them."""
+    """Write the tables to this folder too, as Markdown pages; with --figures, the pages show the figures."""
 
 
 def reporting(arguments: Sequence[str]) -> int:
@@ -143,19 +143,19 @@ class _Reproduce:
     """Run every experiment of the paper, measure the theory, and write the report."""
 
     quick: bool = False
-    """Small budgets on data that needs no download: all of it in a few minutes, to see it work."""
+    """Run everything small, on data that needs no download: it takes a few minutes, and shows that all works."""
     out: Path = Path("runs")
-    """Where the folders of the runs go."""
+    """The folder that the runs are written to."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
-    """The report."""
+    """The HTML file that the report is written to."""
     figures: Path | None = None
-    """A folder for its figures as PNG and PDF."""
+    """Write the report's figures to this folder too, as PNG and PDF."""
     root: Path | None = None
-    """The folder of the data; PZOBO_DATA, the cache or a download by default."""
+    """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
     resume: bool = False
-    """Go on with what is in the folder already."""
+    """Go on with the runs that are in the folder already."""
     workers: int = 2
-    """Runs side by side, each with one thread."""
+    """How many runs go side by side, each a process with one thread."""
 
 
 def reproduce(arguments: Sequence[str]) -> int:

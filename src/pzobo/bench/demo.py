@@ -19,16 +19,16 @@ SAME = 0.05
 
 @dataclass(frozen=True)
 class Demo:
-    """Linear hyper-representation by every method: a table here, and a report as a page with plots."""
+    """Compare all methods on linear hyper-representation: a table here, and a page with plots."""
 
     seeds: int = 3
-    """Seeds of data."""
+    """How many seeds are run, which are 0, 1, ... The data follows from the seed."""
     steps: int = 100
-    """Outer steps of each run."""
+    """The number of outer steps of each run."""
     out: Path = Path("runs/demo")
-    """Where the runs go; those that are there already are not made again."""
+    """The folder that the runs are written to. Runs that are there already are not made again."""
     output: Path = Path("demo.html")
-    """The report."""
+    """The HTML file that the report is written to."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,6 +100,6 @@ def sentences(summary: Summary) -> list[str]:
     return [
         f"Direct, which has no Jacobian at all, ends at {direct:.2g}. Lower: {', '.join(below) or 'none'}. The same "
         f"within {SAME:.0%}: {', '.join(same) or 'none'}. Higher: {best}.",
-        f"A cosine above 0.9 to the exact gradient of f(x, yᴺ(x)) have: {', '.join(close) or 'none'}; Direct has "
+        f"Cosine above 0.9 to the exact gradient of f(x, yᴺ(x)): {', '.join(close) or 'none'}. Direct has "
         f"{cosine(summary, 'direct'):.2f}.",
     ]

@@ -88,7 +88,7 @@ def _problem(experiment: Experiment, seed: int) -> Any:
 
 
 def _bare(experiment: Experiment) -> Experiment:
-    """The experiment without what does not change its problem, so that methods share one (and what is compiled)."""
+    """The experiment with only what its problem depends on: methods then share one problem, and what is compiled."""
     return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None)
 
 
@@ -140,7 +140,7 @@ def make(job: Job) -> str | None:
 
 
 def attempt(job: Job) -> float:
-    """The final value of a short run with a learning rate; infinite if it fails."""
+    """Where a short run with one learning rate ends, as a number to be minimised; infinity if it fails."""
     torch.set_num_threads(1)
     e = job.experiment
     try:
@@ -247,7 +247,7 @@ def command_of(experiment: Experiment) -> str:
 
 
 def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda text, done, total: None) -> list[str]:
-    """Make all runs of an experiment; `show` hears of each. The answer says what failed."""
+    """Make all runs of an experiment, and return a sentence for each that failed. `show` is called after each run."""
     experiment.chosen()
     for variant in experiment.variants():
         variant.setup()  # what a solver refuses is refused before anything runs

@@ -24,8 +24,8 @@ class ImageClasses:
         images: classes x images x channels x height x width of uint8, perhaps mapped from a file.
         names: one for each class.
         classes: which rows of `images` are meant, so that parts of one dataset share one tensor; all by default.
-        mean: of each channel, where 255 is 1: what `Tasks` takes off.
-        std: of each channel: what `Tasks` divides by.
+        mean: of each channel, with 255 as 1; `Tasks` subtracts it.
+        std: of each channel, with 255 as 1; `Tasks` divides by it.
     """
 
     images: Tensor

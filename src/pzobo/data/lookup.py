@@ -20,7 +20,7 @@ class DataError(PzoboError, FileNotFoundError):
 class Source:
     """A file by its path below the data folder, its sha256, and its public address if there is one.
 
-    `md5` is that of the file at the public address, where it has the same content in another packing.
+    Where the file at the public address has the same content in another packing, `md5` is its checksum.
     """
 
     path: str

@@ -32,8 +32,8 @@ def choose_mu(
 ) -> Smoothing:
     """The mu for h = <v, y^N>: smoothing adds mu/2 |h''| (central differences: mu^2/6 |h'''|), and rounding noise/mu.
 
-    As large as a tenth of what is allowed lets it be: rounding may be worse at another x, and smoothing hardly. Central
-    differences, two paths for each direction, only where the allowed error cannot be had without.
+    mu is so large that smoothing takes a tenth of the allowed error: at another x rounding may be worse, but smoothing
+    hardly. Central differences need two paths for each direction, so they are only taken where nothing else will do.
     """
     space = Space.of((flat.x,))
     span = sampler.length(space.sizes)

@@ -50,17 +50,20 @@ class AtX(InnerProblem):
             along = {id(variable): d for variable, d in zip(call.variables, u, strict=True)}
             slots = tuple(i for i, leaf in enumerate(call.x_leaves) if id(leaf) in along)
             return tuple(self._x_leaves(self.variables)), slots, tuple(along[id(call.x_leaves[i])] for i in slots)
-        slots = ()
+        slots, constants = (), {}
 
-        def numbers(*values: Tensor) -> tuple[Leaves, Z]:
-            nonlocal slots
+        def numbers(*values: Tensor) -> tuple[Leaves, Leaves]:
+            nonlocal slots, constants
             z = call.z(self._x_leaves(values), batch)
             slots = tuple(
                 i
                 for i, t in enumerate(z)
                 if isinstance(t, Tensor) and t.is_floating_point() and not isinstance(t, SparseMatrix)
             )
-            return tuple(z[i] for i in slots), z
+            constants = {i: t for i, t in enumerate(z) if not isinstance(t, Tensor)}
+            return tuple(z[i] for i in slots), tuple(t for t in z if isinstance(t, Tensor))
 
         found: Any = torch.func.jvp(numbers, self.variables, u, has_aux=True)
-        return found[2], slots, found[1]
+        tensors = iter(found[2])
+        z = tuple(constants[i] if i in constants else next(tensors) for i in range(call.kernel.z_plan.spec.num_leaves))
+        return z, slots, found[1]

@@ -1,129 +1,105 @@
-"""How is a step compiled, and called again and again without being asked each time whether it still may?
+"""How is a method compiled, and what happens when torch.compile cannot go on with it?
 
-torch.compile checks before every call that nothing it relied on has changed, which for a small problem takes longer
-than the step itself. Along the paths of one call of `argmin` nothing changes but z, y and the solver's state: so the
-first step is checked, and the next ones go straight to the machine code that it ran.
+Every call goes through the guards of torch.compile, which look whether anything that the code depends on has changed.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from pzobo.errors import CompileError
-from pzobo.tensors.trees import Leaves
-
-# Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
-# takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
-CONFIG: dict[str, Any] = {"cpp.vec_isa_ok": True}
+from pzobo.errors import CompileError, CompileWarning
 
 
-Heard = tuple[Callable[..., Any], tuple[Any, ...], Any]
-"""A call that was listened to: machine code, its arguments, its answer."""
+class WithoutAlpha(CustomGraphPass):
+    """a + alpha b is written as a + (alpha * b): torch 2.13 makes addmm of a + alpha (c @ d), and loses alpha.
+
+    Here and not where we add, since the loss of a user may add so too, and the derivatives that autograd writes.
+    """
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
+            alpha: Any = node.kwargs.get("alpha", 1)
+            a, b = node.args
+            if alpha == 1 or not isinstance(b, fx.Node):
+                continue
+            with graph.inserting_before(node):
+                scaled = graph.call_function(torch.ops.aten.mul.Tensor, (b, alpha))
+            scaled.meta["val"] = b.meta["val"] * alpha
+            node.args, node.kwargs = (a, scaled), {}
+
+    def uuid(self) -> str:
+        """Part of the key of Inductor's cache on disk: to be changed with the pass."""
+        return "pzobo: add without alpha, 1"
+
+
+CONFIG: dict[str, Any] = {
+    # Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
+    # takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
+    "cpp.vec_isa_ok": True,
+    "post_grad_custom_pre_pass": WithoutAlpha(),
+}
 
 
 class Compiled:
-    """A method, compiled at its first call; the messages of torch.compile are turned into one sentence."""
+    """A method, compiled at its first call; the messages of torch.compile are turned into one sentence.
 
-    def __init__(self, method: Any) -> None:
-        guards: Any = {"guard_filter_fn": lambda guards: [_can_change(guard) for guard in guards]}
-        self._function = torch.compile(_own_code(method), backend=self._backend, options=guards, fullgraph=True)
-        self._listening = False
-        self._heard: Heard | None = None
+    Where something changes with every call that torch.compile takes for a constant (a Python number, say), it soon
+    refuses to compile once more. Then the method runs as it is.
+    """
 
-    def _backend(self, graph: Any, inputs: Any, **_: Any) -> Callable[..., Any]:
-        with torch._inductor.config.patch(CONFIG):
-            machine_code = torch._dynamo.lookup_backend("inductor")(graph, inputs)
-
-        def run(*args: Any) -> Any:
-            answer = machine_code(*args)
-            if self._listening:
-                self._heard = machine_code, args, answer
-            return answer
-
-        return run
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self._function = torch.compile(_own_code(method), backend=_inductor, fullgraph=True)
+        self._given_up = False
 
     def __call__(self, *args: Any) -> Any:
+        if self._given_up:
+            return self._method(*args)
         try:
             return self._function(*args)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            return self._give_up(*args)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            reason = str(error).strip().splitlines()
             raise CompileError(
-                f"torch.compile cannot take this loss: {reason[0] if reason else type(error).__name__} "
+                f"torch.compile cannot take this loss: {_reason(error)} "
                 "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
             ) from error
 
-    def repeat(
-        self,
-        times: int,
-        leaves: Leaves,
-        pairs: Sequence[tuple[Any, Any]],
-        shift: Leaves | None,
-        straight: Straight | None,
-    ) -> tuple[Leaves, Straight | None]:
-        """fn(fn(... fn(leaves, pairs, shift) ..., pairs, shift), pairs, shift), and how to do it straight."""
-        z = tuple([t for t in pairs[0][0] if isinstance(t, Tensor)])
-        if straight is None or not straight.fits(z, leaves):
-            self._listening = True
-            try:
-                before, leaves = leaves, tuple(self(leaves, pairs, shift))
-                straight = Straight.of(self._heard, z, before, leaves)
-            finally:
-                self._listening, self._heard = False, None
-            times -= 1
-            if straight is None:
-                for _ in range(times):
-                    leaves = tuple(self(leaves, pairs, shift))
-                return leaves, None
-        return straight.run(times, z, leaves), straight
+    def _give_up(self, *args: Any) -> Any:
+        found = (
+            f"torch.compile has compiled the inner loss {torch._dynamo.config.recompile_limit} times, since something "
+            "in it changes again and again that it takes for a constant: a Python number in the batch, in the answer "
+            "of prepare, or around the loss? (Its log names it.) "
+        )
+        before = torch.get_rng_state()
+        answer = self._method(*args)
+        if not torch.equal(before, torch.get_rng_state()):
+            # Compiled code draws other numbers than this did, so paths that belong together would not fit.
+            raise CompileError(found + "Make it a tensor, or use Argmin(..., compile=False).")
+        warnings.warn(found + "It goes on without compilation; to compile, make it a tensor.", CompileWarning, 2)
+        self._given_up = True
+        return answer
 
 
-class Straight:
-    """A call of machine code as a function of z and of the leaves that it turns into new ones, all else as it was."""
-
-    def __init__(self, machine_code: Callable[..., Any], args: Sequence[Any], forms: Any, places: Any) -> None:
-        self._machine_code = machine_code
-        self._args = list(args)
-        self._forms = forms
-        self._z_into, self._into, self._out_of = places
-
-    @classmethod
-    def of(cls, heard: Heard | None, z: Leaves, before: Leaves, after: Leaves) -> Straight | None:
-        """None where a call is not such a function: where a leaf went in or came out otherwise, or changed its form."""
-        forms = [_form(t) for t in before]
-        if heard is None or forms != [_form(t) for t in after]:
-            return None
-        machine_code, args, answer = heard
-        arguments = {id(arg): i for i, arg in enumerate(args)}
-        results = {id(result): i for i, result in enumerate(answer)}
-        z_into, into = ([arguments.get(id(t)) for t in leaves] for leaves in (z, before))
-        out_of = [results.get(id(t)) for t in after]
-        places = [*z_into, *into]
-        if None in places or None in out_of or len(set(places)) < len(places):
-            return None
-        return cls(machine_code, args, ([_form(t) for t in z], forms), (z_into, into, out_of))
-
-    def fits(self, z: Leaves, leaves: Leaves) -> bool:
-        return bool(([_form(t) for t in z], [_form(t) for t in leaves]) == self._forms)
-
-    def run(self, times: int, z: Leaves, leaves: Leaves) -> Leaves:
-        args = list(self._args)
-        for place, t in zip(self._z_into, z, strict=True):
-            args[place] = t
-        for _ in range(times):
-            for place, t in zip(self._into, leaves, strict=True):
-                args[place] = t
-            answer = self._machine_code(*args)
-            leaves = tuple([answer[place] for place in self._out_of])
-        return leaves
+def _inductor(graph: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
+    with torch._inductor.config.patch(CONFIG):
+        machine_code: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        return machine_code
 
 
-def _form(t: Tensor) -> tuple[Any, ...]:
-    return t.shape, t.stride(), t.dtype, t.device
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _own_code(method: Any) -> Any:
@@ -133,9 +109,3 @@ def _own_code(method: Any) -> Any:
         function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__
     )
     return types.MethodType(own, method.__self__)
-
-
-def _can_change(guard: Any) -> bool:
-    """Whether what a guard of torch.compile looks at could change: not the modules of torch and of this library."""
-    fixed = ("G['torch']", "G['__import_torch", "G['__import_pzobo", "G['__builtins")
-    return not (guard.is_global and guard.name.startswith(fixed))

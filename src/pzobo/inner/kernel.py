@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pzobo.inner.compiled import Compiled
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
-from pzobo.tensors.replay import buffers, frozen
+from pzobo.tensors.replay import uncached
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Products = Literal["autodiff", "difference"]
@@ -40,23 +40,22 @@ class Kernel:
         z: Plan,
         y: Plan,
         compile: bool,
-        modules: Sequence[nn.Module] = (),
     ) -> None:
         self.loss: Any = loss
         self.solver = solver
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
-        self.modules = modules
-        """The modules with buffers that the problem was seen to call."""
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[Any, Compiled] = {}
         self._ready = False
 
-    def compiled(self, name: str) -> Compiled:
-        """A method of this class, compiled at first use."""
-        if name not in self._compiled:
-            self._compiled[name] = Compiled(getattr(self, name))
-        return self._compiled[name]
+    def compiled(self, name: str, *kind: Any) -> Compiled:
+        """A method of this class, compiled at first use; for each kind of call on its own, since torch.compile counts
+        how often it has compiled a function, and stops."""
+        key = (name, *kind)
+        if key not in self._compiled:
+            self._compiled[key] = Compiled(getattr(self, name))
+        return self._compiled[key]
 
     # The loss and its first derivatives
 
@@ -114,16 +113,22 @@ class Kernel:
         shift: Leaves | None = None,
         functional: bool = False,
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
-        code: dict[str, Any] | None = None,
     ) -> tuple[Leaves, Leaves]:
-        """y^N and the solver's state after it.
+        """y^N and the solver's state after it. `visit` sees (z, y, state, batch) before each step."""
+        with uncached():
+            return self._path(feed, y, self.solver.init(y), shift, functional, visit)
 
-        `visit` sees (z, y, state, batch) before each step. `code` is for paths on one batch that differ in z and y
-        alone: the first of them leaves its machine code there, for the others.
-        """
-        state: Leaves = self.solver.init(y)
+    def _path(
+        self,
+        feed: Feed,
+        y: Leaves,
+        state: Leaves,
+        shift: Leaves | None,
+        functional: bool,
+        visit: Callable[[Z, Leaves, Leaves, Tree], None] | None,
+    ) -> tuple[Leaves, Leaves]:
         if self.compile and not functional and visit is None:
-            return self._compiled_path(feed, y, state, shift, code)
+            return self._compiled_path(feed, y, state, shift)
         if not functional and not self.compile and visit is None:
             return self._eager_path(feed, y, state, shift)
         step = self.compiled("step") if self.compile and not functional else self.step
@@ -149,25 +154,18 @@ class Kernel:
                     y, state = update(direction if shift is None else trees.add(direction, shift), y, state)
         return y, state
 
-    def _compiled_path(
-        self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None, code: dict[str, Any] | None
-    ) -> tuple[Leaves, Leaves]:
+    def _compiled_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
         """The path in blocks, and the rest of it step by step."""
         leaves, count = (*y, *state), len(y)
         for pairs, steps, times in blocks(feed):
             if not self._ready:
                 # Both functions are compiled at the first path, so that no later N has to.
                 self._ready = True
-                with torch.random.fork_rng(), frozen(buffers(self.modules)):
-                    self.compiled("single")(leaves, pairs[:1], shift)
-            name = "block" if steps == BLOCK else "single"
-            function = self.compiled(name)
-            if times == 1 and code is None:
+                with torch.random.fork_rng():
+                    self.compiled("single", 1, shift is None)(leaves, pairs[:1], shift)
+            function = self.compiled("block" if steps == BLOCK else "single", len(pairs), shift is None)
+            for _ in range(times):
                 leaves = function(leaves, pairs, shift)
-                continue
-            leaves, straight = function.repeat(times, leaves, pairs, shift, None if code is None else code.get(name))
-            if code is not None:
-                code[name] = straight
         return leaves[:count], leaves[count:]
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step

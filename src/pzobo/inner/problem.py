@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
 from pzobo.inner.solver import Solver
-from pzobo.tensors.replay import Replay, watched
+from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
@@ -88,7 +87,6 @@ class InnerProblem(ABC):
         inputs: the tensors asked about, with their graphs: what the answer is attached to.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
-        code: where all steps have one batch, what was compiled for the base path, for the other paths of this call.
     """
 
     points: Sequence[Point] = ()
@@ -101,7 +99,6 @@ class InnerProblem(ABC):
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
         self.inputs = inputs
         self.variables: Leaves = tuple(t.detach() for t in inputs)
-        self.code: dict[str, Any] | None = {} if len(call.batches) == 1 else None
 
     # What the two kinds differ in
 
@@ -128,7 +125,7 @@ class InnerProblem(ABC):
 
     def again(self, values: Leaves, functional: bool = False) -> Leaves:
         """y^N at other values, under the conditions of the first path."""
-        with self.replay.again(), watched() if self.solver.opaque else nullcontext():
+        with self.replay.again():
             return self.solve(values, functional)
 
     def solve(self, values: Leaves, functional: bool = False) -> Leaves:

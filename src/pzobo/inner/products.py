@@ -98,7 +98,9 @@ def linearize(kernel: Kernel, z: Z, y: Leaves, batch: Tree, slots: Sequence[int]
     if not kernel.compile and products == "autodiff":
         return Linearization(kernel, z, y, batch, slots)
     if kernel.compile:
-        return lambda q: kernel.compiled("curvature")(z, y, batch, q, tuple(slots), products)
+        slots = tuple(slots)
+        curvature = kernel.compiled("curvature", slots, products)
+        return lambda q: curvature(z, y, batch, q, slots, products)
     return lambda q: kernel.curvature(z, y, batch, q, slots, products, functional=False)
 
 
@@ -113,9 +115,9 @@ def transpose(
 ) -> Transpose:
     """The transposed derivative of the solver's step at a point."""
     if kernel.compile:
-        return lambda y_bar, state_bar: kernel.compiled("adjoint")(
-            z, y, state, batch, y_bar, state_bar, tuple(slots), products
-        )
+        slots = tuple(slots)
+        adjoint = kernel.compiled("adjoint", slots, products)
+        return lambda y_bar, state_bar: adjoint(z, y, state, batch, y_bar, state_bar, slots, products)
     if products == "difference":
         return lambda y_bar, state_bar: kernel.adjoint(
             z, y, state, batch, y_bar, state_bar, slots, products, functional=False

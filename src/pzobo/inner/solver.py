@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 
+from pzobo.errors import OptionError
 from pzobo.options import positive, whole
-from pzobo.tensors.replay import uncached
 from pzobo.tensors.trees import Leaves
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ class Iterative(Solver):
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
 
     def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
-        with uncached():
-            feed = problem.feed(values)
-            return problem.kernel.path(feed, problem.y0, functional=functional, code=problem.code)[0]
+        return problem.kernel.path(problem.feed(values), problem.y0, functional=functional)[0]
 
     def with_steps(self, steps: int) -> Self:
         """The same solver with another number of steps."""
@@ -77,4 +75,9 @@ class Iterative(Solver):
     def _check(self, **rates: float) -> None:
         object.__setattr__(self, "steps", whole(f"{type(self).__name__}: steps", self.steps))
         for name, value in rates.items():
+            if getattr(value, "requires_grad", False):
+                raise OptionError(
+                    f"{type(self).__name__}: {name} is a tensor that requires a gradient, but a solver's numbers are "
+                    "constants: it would get none. Give a float."
+                )
             positive(f"{type(self).__name__}: {name}", value)

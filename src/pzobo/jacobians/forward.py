@@ -68,5 +68,8 @@ def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
     y, state = inner.y0, kernel.solver.init(inner.y0)
     y_dot, state_dot = trees.zeros(y), trees.zeros(state)
     for z, batch, slots, z_dot in inner.tangents(u):
+        if compiled:
+            # Parts of one long vector: torch.compile cannot take their places in it where batches differ in length.
+            z_dot = tuple(d.clone() for d in z_dot)
         y, state, y_dot, state_dot = step((z, batch), z_dot, slots, y, state, y_dot, state_dot)
     return y_dot

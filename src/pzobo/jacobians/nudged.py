@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from pzobo.inner.problem import InnerProblem, in_turn
@@ -12,6 +13,7 @@ from pzobo.options import positive, whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
+from pzobo.zeroth_order.noise import check_lengths, noise_floor
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,14 @@ class Nudged(Jacobian):
     First derivatives only, and no noise from p.
 
     Args:
-        eps: the length of the nudge, e |v|.
+        eps: the length of the nudge: max |e v_i| as a part of the size of y, its root mean square. By default what
+            central differences want in the precision of y, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64.
         steps: steps of the nudged path; the solver's own number by default.
         symmetric: two paths, nudged both ways. False takes y^N itself in place of y_-e: one path, an error of order eps
             instead of eps^2, and whatever y^N lacks to a solution is divided by eps and added.
     """
 
-    eps: float = 1e-2
+    eps: float | None = None
     steps: int | None = None
     symmetric: bool = True
 
@@ -35,7 +38,8 @@ class Nudged(Jacobian):
     own_batches = True
 
     def __post_init__(self) -> None:
-        positive("Nudged: eps", self.eps)
+        if self.eps is not None:
+            positive("Nudged: eps", self.eps)
         if self.steps is not None:
             whole("Nudged: steps", self.steps)
 
@@ -57,15 +61,31 @@ class Nudged(Jacobian):
             return inner.cotangents(parts)
 
         def pullback(v: Leaves) -> Leaves:
-            length = trees.norm(v)
-            e = self.eps / length.clamp_min(1e-30)
+            e = self._length(y, v)
 
             def nudged(e: Tensor) -> Leaves:
-                return slope(inner.kernel.path(in_turn(pairs, steps), y, shift=trees.mul(v, e))[0])
+                return inner.kernel.path(in_turn(pairs, steps), y, shift=trees.mul(v, e))[0]
 
             with inner.replay.again():
                 up = nudged(e)
-                down, width = (nudged(-e), 2 * e) if self.symmetric else (slope(y), e)
-            return trees.mul(trees.add(up, down, -1.0), 1.0 / width)
+                down, width = (nudged(-e), 2 * e) if self.symmetric else (y, e)
+                if inner.check and inner.questions.look_closely():
+                    self._check(up, down, v, strict=inner.questions.asked == 1)
+                return trees.mul(trees.add(slope(up), slope(down), -1.0), 1.0 / width)
 
         return y, pullback
+
+    def _length(self, y: Leaves, v: Leaves) -> Tensor:
+        """e: the largest nudge of a coordinate is `eps` times the size of y."""
+        eps = 2.0 * max(torch.finfo(t.dtype).eps for t in y) ** (1 / 3) if self.eps is None else self.eps
+        size = trees.norm(y) / sum(t.numel() for t in y) ** 0.5
+        largest = trees.largest(v)
+        length: Tensor = eps * torch.where(size > 0, size, 1.0) / torch.where(largest > 0, largest, 1.0)
+        return length
+
+    @staticmethod
+    def _check(up: Leaves, down: Leaves, v: Leaves, strict: bool) -> None:
+        """Refuse paths that differ by rounding; a v of zeros nudges nothing, and rightly."""
+        floor = noise_floor(up, directions=1)
+        if floor is not None and float(trees.largest(v)) > 0:
+            check_lengths([trees.norm(trees.add(up, down, -1.0))], floor, strict, by="eps")

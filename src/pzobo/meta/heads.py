@@ -40,9 +40,9 @@ class HeadLearner(FewShotMethod):
     """Features shared by all tasks, and a linear head w_i adapted to the support set of each, all tasks in one batch.
 
     As in the appendix of the paper, y = (w_1, ..., w_B) = argmin of sum_i [ CE(T(S_i; x) w_i) + gamma/2 |w_i|^2 ] by
-    `solver`, with dy/dx by `jacobian`, and f = mean_i CE(T(Q_i; x) w_i). It is the sum over tasks, so that
-    each task takes the steps it would take alone. One direction u of PZOBO(at="x") serves all tasks, as in the paper;
-    at="z" perturbs the support features instead.
+    `solver`, with dy/dx by `jacobian`, and f = mean_i CE(T(Q_i; x) w_i). g is a sum over tasks, not a mean, so
+    that each task takes the steps it would take alone. One direction u of PZOBO(at="x") serves all tasks, as in the
+    paper; at="z" perturbs the support features instead.
 
     The defaults are the paper's and its authors' for miniImageNet, to be trained by Adam(0.01).
 

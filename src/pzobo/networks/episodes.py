@@ -14,8 +14,8 @@ class Backbone(nn.Module, ABC):
     """A network from images to features, for whole meta-batches.
 
     `forward(images, support=None)` takes tasks x images x channels x height x width and gives tasks x images x
-    `out_features`. With a number for `support`, the first so many images of a task are the only ones that others may
-    depend on: BatchNorm takes its statistics from them.
+    `out_features`. If `support` is a number, BatchNorm takes its statistics from the first `support` images of a task:
+    the features of an image then depend on no others than these.
 
     Attributes:
         out_features: how many features an image has. A subclass sets it.

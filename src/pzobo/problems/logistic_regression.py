@@ -36,10 +36,10 @@ def logistic_ho(
     cross-entropy. The mean over the weights is that of Grazzi et al. (2020), whom the paper follows; with it, the
     paper's step size of 100 is stable on 20 Newsgroups.
 
-    g is strongly convex in y with modulus min exp(x) / (d c), so y*(x) is unique, where exp(x) y / (d c) is minus the
-    gradient of CE; it has no closed form. f is at least 0, and log c at y0 = 0. The outer optimum may lie at infinity:
-    a weight that only does harm wants an infinite strength. A weight of an input that is 0 in all training rows, and
-    starts at 0, stays there, and its hypergradient is 0.
+    g is strongly convex in y with modulus min exp(x) / (d c), so y*(x) is unique: exp(x) y / (d c) is minus the
+    gradient of CE there. It has no closed form. f is at least 0, and log c at y0 = 0. The outer optimum may lie at
+    infinity: a weight that only does harm wants an infinite strength. A weight of an input that is 0 in all training
+    rows, and starts at 0, stays there, and its hypergradient is 0.
 
     Args:
         data: "digits" (dense, 64 x 10 weights), "newsgroups" (sparse, 130,107 x 20), or other data; sparse inputs

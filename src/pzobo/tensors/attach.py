@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import RequirementError, StaleError
+from pzobo.tensors.saved import no_saved_tensor_hooks
+from pzobo.tensors.transforms import refuse_batched_gradients
 from pzobo.tensors.trees import Leaves
 
 Pullback = Callable[[Leaves], Sequence[Tensor]]
@@ -44,14 +46,15 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *v: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
+        refuse_batched_gradients(v)
         ctx.fixed.check()
-        with torch.no_grad():
+        with torch.no_grad(), no_saved_tensor_hooks():
             cotangents = ctx.pullback(tuple([t.detach() for t in v]))
         variables, others = inputs[: ctx.count], inputs[ctx.count :]
         answer = tuple([c.to(t.dtype) for c, t in zip(cotangents, variables, strict=True)])
         if torch.is_grad_enabled() and answer:
             answer = _Once.apply(len(answer), *answer, *inputs, *v)
-        zeros = [torch.zeros((), dtype=t.dtype, device=t.device).expand_as(t) for t in others]
+        zeros = [torch.zeros_like(t) for t in others]
         return (None, None, None, None, *answer, *zeros)
 
 

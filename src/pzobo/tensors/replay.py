@@ -6,15 +6,14 @@ of a path difference would grow as 1/mu^2.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-import optree
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.overrides import TorchFunctionMode
 
 States = tuple[tuple[torch.device | None, Tensor], ...]
 
@@ -46,17 +45,17 @@ class Replay:
 
     def again(self) -> AbstractContextManager[Any]:
         """The same conditions once more. What is drawn or written inside leaves no trace outside."""
-        changed = [entry for entry in self._autocast if _autocast(entry[0]) != entry[1:]]
-        if not (changed or self._random or self._modules):
-            return nullcontext()
         stack = ExitStack()
-        for kind, enabled, dtype in changed:
-            stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
+        for kind, enabled, dtype in self._autocast:
+            if _autocast(kind) != (enabled, dtype):
+                stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
+        if self._compiled:  # such code does not call hooks: the modules that were seen at the first look must do
+            stack.enter_context(random_state_kept(self._devices))
+            stack.enter_context(frozen(buffers(self._modules)))
+        else:
+            stack.enter_context(watched(self._devices))
         if self._random:
-            stack.enter_context(_random_state(self._random))
-        if self._modules:
-            # Compiled code does not call hooks, so there the modules that were seen at the first look must do.
-            stack.enter_context(frozen(buffers(self._modules)) if self._compiled else watched())
+            _set(self._random)
         return stack
 
 
@@ -79,9 +78,9 @@ def _set(states: States) -> None:
 
 
 @contextmanager
-def _random_state(states: States) -> Iterator[None]:
-    before = _states([device for device, _ in states if device is not None])
-    _set(states)
+def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """What is drawn inside, on the CPU and on these devices, leaves no trace."""
+    before = _states(devices)
     try:
         yield
     finally:
@@ -122,12 +121,13 @@ def _restore(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 @contextmanager
-def watched() -> Iterator[list[nn.Module]]:
-    """The modules with buffers that are called inside; their buffers and the random state are restored afterwards."""
+def watched(devices: Sequence[torch.device] = ()) -> Iterator[list[nn.Module]]:
+    """The modules with buffers that this thread calls inside; their buffers and the random state are restored after."""
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+    thread = threading.get_ident()
 
     def note(module: nn.Module, _args: object) -> None:
-        if module not in seen:
+        if module not in seen and threading.get_ident() == thread:
             kept = [(buffer, buffer.clone()) for buffer in module.buffers(recurse=False)]
             if kept:
                 seen[module] = kept
@@ -135,7 +135,7 @@ def watched() -> Iterator[list[nn.Module]]:
     modules: list[nn.Module] = []
     hook = nn.modules.module.register_module_forward_pre_hook(note)
     try:
-        with torch.random.fork_rng():
+        with random_state_kept(devices):
             yield modules
     finally:
         hook.remove()
@@ -143,22 +143,25 @@ def watched() -> Iterator[list[nn.Module]]:
         _restore([pair for kept in seen.values() for pair in kept])
 
 
-class Seen(TorchFunctionMode):
-    """Which of some tensors are looked at by any torch function, method or attribute inside this context?
+@contextmanager
+def writers() -> Iterator[list[nn.Module]]:
+    """The modules that this thread calls inside and that write into their own buffers."""
+    before: dict[nn.Module, list[tuple[Tensor, int]]] = {}
+    thread = threading.get_ident()
 
-    Not the graph is asked but the calls, so that what is used in a way that cannot be differentiated counts too.
-    """
+    def note(module: nn.Module, _args: object) -> None:
+        if module not in before and threading.get_ident() == thread:
+            before[module] = [(buffer, buffer._version) for buffer in module.buffers(recurse=False)]
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        super().__init__()
-        self._leaves = leaves
-        self._seen: set[int] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        given: Any = (args, kwargs)
-        self._seen.update(id(t) for t in optree.tree_leaves(given) if isinstance(t, Tensor))
-        return func(*args, **kwargs)
-
-    def which(self) -> tuple[bool, ...]:
-        return tuple(id(leaf) in self._seen for leaf in self._leaves)
+    found: list[nn.Module] = []
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+        found.extend(
+            module
+            for module, kept in before.items()
+            if any(buffer._version != version for buffer, version in kept)
+            or [id(b) for b in module.buffers(recurse=False)] != [id(b) for b, _ in kept]
+        )

@@ -151,9 +151,15 @@ class SparseMatrix(Tensor):
     def _swapped(self) -> SparseMatrix:
         return SparseMatrix(self.parts[3:] + self.parts[:3], (*self.shape[:-2], self.shape[-1], self.shape[-2]))
 
+    def _as(self, dtype: torch.dtype, device: Any = None) -> SparseMatrix:
+        moved = [p.to(device) for p in self.parts]
+        return SparseMatrix(tuple(p.to(dtype) if p.is_floating_point() else p for p in moved), tuple(self.shape))
+
     def _times(self, dense: Tensor) -> Tensor:
         """A @ dense, for a matrix or a batch of them (its columns are put side by side)."""
         rows, cols = self.shape[-2:]
+        if dense.dtype in (torch.float16, torch.bfloat16):  # torch has no sparse product in half precision
+            return self._as(torch.float32)._times(dense.float()).to(dense.dtype)
         if dense.dim() == 2:
             return _spmm(*self.parts[:3], rows, cols, dense)
         batch, _, width = dense.shape
@@ -190,9 +196,7 @@ class SparseMatrix(Tensor):
         if func is aten.unsqueeze.default and args[1] == 0:
             return a._like((1, *a.shape))
         if func is aten._to_copy.default:
-            moved = [p.to(kwargs.get("device")) for p in a.parts]
-            dtype = kwargs.get("dtype") or a.dtype
-            return cls(tuple(p.to(dtype) if p.is_floating_point() else p for p in moved), tuple(a.shape))
+            return a._as(kwargs.get("dtype") or a.dtype, kwargs.get("device"))
         raise StructureError(
             f"SparseMatrix does not do {func}; it is a constant, for products `A @ w` and `A @ W`. "
             "Use A.to_dense() for more."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import optree
 import torch
@@ -50,6 +50,23 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash(self.spec)
+
+
+class Taken(NamedTuple):
+    """A tree as it was when it was taken: containers that the user fills anew afterwards are not those in `tree`."""
+
+    tree: Tree
+    plan: Plan
+    leaves: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, tree: Tree) -> Taken:
+        leaves, plan = Plan.take(tree)
+        return cls(plan.build(leaves), plan, leaves)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
 
 
 def _builder(tree: Tree) -> Callable[[Iterator[Any]], Tree]:
@@ -112,6 +129,13 @@ def norm(leaves: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def largest(leaves: Sequence[Tensor]) -> Tensor:
+    """The largest absolute value of all leaves together."""
+    found = [leaf.abs().max() for leaf in leaves if leaf.numel()]
+    dtype = accumulator(found)
+    return functools.reduce(torch.maximum, [t.to(found[0].device, dtype) for t in found])
+
+
 def is_finite(leaves: Sequence[Tensor]) -> bool:
     """Whether every number of every leaf is finite. Their sum tells, fast; only if it is not are they all looked at."""
     if not leaves:
@@ -147,6 +171,14 @@ def zeros(leaves: Iterable[Tensor]) -> Leaves:
 def detach(leaf: Any) -> Any:
     """A leaf cut from its graph, if it has one."""
     return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
+
+
+def copied(leaf: Any) -> Any:
+    """A leaf that can be written into: tensors are copied, with what they say of gradients."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    copy = leaf.detach().clone()
+    return copy.requires_grad_() if leaf.requires_grad else copy
 
 
 def signature(leaves: Iterable[Any]) -> tuple[Any, ...]:

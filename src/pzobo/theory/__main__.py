@@ -14,13 +14,25 @@ from pzobo.theory.verification import CHECKS, verify
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, print a table, write a page; 0 if every bound holds and every slope is the theory's."""
-    parser = argparse.ArgumentParser(prog="pzobo theory", description="Measure the paper's bounds.")
-    parser.add_argument("-o", "--output", type=Path, help="write the plots to this page (HTML, works offline)")
-    parser.add_argument(
-        "--json", type=Path, help="write the numbers; as FOLDER/theory.json, `pzobo report FOLDER` shows them"
+    parser = argparse.ArgumentParser(
+        prog="pzobo theory", description="Measure what the paper's bounds are about, and say whether they hold."
     )
-    parser.add_argument("--quick", action="store_true", help="small grids: a minute or two")
-    parser.add_argument("--only", nargs="+", choices=list(CHECKS), metavar="CHECK", help=", ".join(CHECKS))
+    parser.add_argument(
+        "-o", "--output", type=Path, help="Write a page with plots to this HTML file. It works without a network."
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="Write the numbers to this file. `pzobo report FOLDER` shows those in FOLDER/theory.json.",
+    )
+    parser.add_argument("--quick", action="store_true", help="Measure on small grids, which takes a minute or two.")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(CHECKS),
+        metavar="CHECK",
+        help=f"Make only these checks, of: {'; '.join(CHECKS)}.",
+    )
     options = parser.parse_args(arguments)
 
     from rich.console import Console

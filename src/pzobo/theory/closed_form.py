@@ -23,7 +23,7 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
     """The constants of a problem on the ball |x| <= radius.
 
     Closed forms for `pzobo.problems.quadratic` and `pzobo.theory.logistic`; for any other problem estimates by sampling
-    (`estimate_constants`). Which it was, `.estimated` and `.region` tell.
+    (`estimate_constants`). `.estimated` and `.region` say which it was.
 
     Args:
         problem: whose constants.

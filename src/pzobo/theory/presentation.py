@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COLUMNS = ("statement", "problem", "against", "slope", "theory", "bound / measured", "sharp / measured", "verdict")
 
 
-def rows(found: Verification) -> list[tuple[str, ...]]:
+def table_rows(found: Verification) -> list[tuple[str, ...]]:
     """One line for each sweep, in the order of COLUMNS."""
     return [_row(s) for s in found.sweeps]
 
@@ -45,7 +45,7 @@ def table(found: Verification) -> Table:
     result = Table(title=f"The theory, measured ({found.seconds:.0f} s)")
     for column in COLUMNS:
         result.add_column(column, justify="right" if column in ("slope", "theory") else "left")
-    for row in rows(found):
+    for row in table_rows(found):
         result.add_row(*row, style=None if row[-1] == "ok" else "bold red")
     return result
 
@@ -59,7 +59,8 @@ def fragments(found: Verification, *, plotlyjs: bool = True) -> list[str]:
             already has it.
     """
     head = "".join(f"<th>{html.escape(c)}</th>" for c in COLUMNS)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(found))
+    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table_rows(found))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     pieces = [f'<table class="theory"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>']
     for i, s in enumerate(found.sweeps):
         figure = plot(s)

@@ -167,8 +167,8 @@ def against_N(name: str, grid: Grid) -> Sweep:
 def against_mu(name: str, grid: Grid) -> list[Sweep]:
     """Proposition 2: flat while something else is larger, then mu^2.
 
-    With Gaussian directions their noise is larger for every mu that one would take. Q = p orthogonal directions have
-    none, so that mu shows; the response of a quadratic is linear, and has nothing to show.
+    With Gaussian directions, their noise hides the error of mu at every mu that one would take. Q = p orthogonal
+    directions have no noise, so the error of mu shows. A quadratic has none: its response is linear.
     """
     case = Case.make(name, 3, 6)
     noisy = tuple(case.point(mu, STEPS, 2, mu, grid.draws) for mu in grid.mu)

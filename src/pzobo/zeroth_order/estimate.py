@@ -83,7 +83,7 @@ def estimate(
         flat = [sampler.draw(key, j, directions, space) for j in range(first, min(first + chunk, directions))]
         if chunk == 1:
             weight, length = weigh(flat[0])
-            total = flat[0].mul_(weight) if total is None else total.addcmul_(flat[0], weight)
+            total = flat[0] * weight if total is None else total.addcmul_(flat[0], weight)
         else:
             stacked = torch.stack(flat)
             many, length = torch.vmap(weigh, randomness="same")(stacked)

@@ -28,21 +28,21 @@ def check_weights(weights: list[Tensor], v: Leaves) -> None:
         )
 
 
-def check_lengths(lengths: list[Tensor], floor: Tensor, strict: bool) -> None:
-    """Refuse changes that are no longer than rounding noise."""
+def check_lengths(lengths: list[Tensor], floor: Tensor, strict: bool, by: str = "mu") -> None:
+    """Refuse changes that are no longer than rounding noise; `by` is the number that makes them longer."""
     noise, *numbers = torch.stack([floor.to(lengths[0]), *lengths]).tolist()
     length = max(numbers)
     if length == 0:
         warnings.warn(
-            "No perturbed path differs from the base path at all: either y does not respond to x, or mu is so small "
+            f"No perturbed path differs from the base path at all: either y does not respond to x, or {by} is so small "
             "that the difference is lost in rounding.",
             NoResponseWarning,
             stacklevel=2,
         )
     if 0 < length < noise:
         message = (
-            f"mu is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use a mu "
-            f"at least {10 * noise / length:.0f} times as large, or float64."
+            f"{by} is too small for this precision: the paths differ by {length / noise * NOISE:.1f} roundings. Use "
+            f"{by} at least {10 * noise / length:.0f} times as large, or float64."
         )
         if strict:
             raise SmoothingError(message)

@@ -11,7 +11,7 @@ from pzobo.errors import StructureError
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x
-from pzobo.tensors.replay import Replay, watched
+from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan, Tree, substitute, unique
 from pzobo.zeroth_order.directions import Gaussian, Sampler
 from pzobo.zeroth_order.estimate import (
@@ -72,8 +72,10 @@ def smooth(
     structure: list[Plan] = []
 
     def evaluate(values: Leaves) -> Leaves:
+        # Whatever fn writes into is not what the caller has, nor what the other evaluations see.
+        copy = plan.build(trees.copied(leaf) for leaf in substitute(leaves, variables, values))
         with torch.enable_grad():
-            answer = fn(plan.build(substitute(leaves, variables, values)))
+            answer = fn(copy)
         outputs, plan_of_answer = Plan.take(answer)
         if structure and structure[0] != plan_of_answer:
             raise StructureError("smooth(fn, ...): fn's answer at a perturbed x has another structure than at x.")
@@ -100,7 +102,7 @@ def smooth(
         check_noise(values, mu, sampler)
 
         def again(values: Leaves) -> Leaves:
-            with replay.again(), watched():
+            with replay.again():
                 return evaluate(values)
 
         return estimate(

@@ -32,45 +32,45 @@ class Experiment(ABC):
     """The settings that all experiments have; each adds its own."""
 
     methods: tuple[str, ...] = ()
-    """Names of methods; all of the experiment's by default. `pzobo list` names them."""
+    """The methods to run, by name; all but the slow ones by default. `pzobo list` shows the names."""
     seeds: Seeds = 5
-    """Seeds of data and directions: 0, 1, ..."""
+    """How many seeds are run, which are 0, 1, ... Data and random directions follow from the seed."""
     steps: int = 100
-    """Outer steps of each run."""
+    """The number of outer steps of each run."""
     seconds: float | None = None
-    """Wall-clock time of each run, if it ends before the steps do."""
+    """Stop each run after so many seconds, even if it has steps left."""
     lr: Rate = "paper"
-    """The outer learning rate: a number, "paper", or "search" for the best of --lr-grid, by method."""
+    """The outer learning rate: a number, "paper" for the paper's, or "search" for each method's best of --lr-grid."""
     lr_grid: Rates = (0.01, 0.02, 0.05, 0.1, 0.2)
-    """The rates that "search" tries, the same for all methods, on data of another seed."""
+    """The learning rates that "search" tries: the same for all methods, on data of another seed."""
     search_steps: int | None = None
-    """Outer steps of each trial of the search; as many as a run has by default."""
+    """The number of outer steps of each trial of "search"; that of a run by default."""
     search_seconds: float | None = None
-    """Wall-clock time of each trial of the search."""
+    """Stop each trial of "search" after so many seconds."""
     clock: Literal["wall", "processor"] = "wall"
-    """What seconds are measured by; on a busy machine the processor's time of a run's one thread is the fairer one."""
+    """The clock that measures seconds; "processor" counts a run's own time, which is fairer on a busy machine."""
     device: str = "cpu"
-    """The device of all tensors, such as cpu, cuda or mps."""
+    """Where all tensors are: cpu, cuda or mps."""
     compile: bool = True
-    """Compile the inner steps (not counted in the times)."""
+    """Compile the inner steps. The time for it is not counted."""
     check: bool = True
-    """Refuse estimates that are rounding noise; --no-check takes them as they come."""
+    """Stop a run whose estimates are rounding noise; --no-check lets it go on."""
     evaluate_every: Count = 10
-    """Outer steps between evaluations (not counted in the times); 0 for none but at the end."""
+    """Evaluate every so many outer steps. The time for it is not counted."""
     checkpoint_every: Count = 100
-    """Outer steps between checkpoints; 0 for one at the end."""
+    """Write a checkpoint every so many outer steps."""
     out: Path = Path("runs")
-    """Where the folders of the runs go."""
+    """The folder that the runs are written to."""
     resume: bool = False
-    """Go on with runs that are in the folder already."""
+    """Go on with the runs that are in the folder already."""
     workers: Workers = 2
-    """Runs side by side, each a process with one thread; 0 for one after another in this process."""
+    """How many runs go side by side, each a process with one thread; with 0 this process makes one after another."""
 
     about: ClassVar[About]
     menu: ClassVar[Mapping[str, Named]] = METHODS
     """The methods on offer, by name."""
     slow: ClassVar[frozenset[str]] = frozenset()
-    """Methods that are left out unless they are named."""
+    """Methods that run only when they are named."""
     not_settings: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
         | {"lr_grid", "search_steps", "search_seconds", "check"}
@@ -107,7 +107,7 @@ class Experiment(ABC):
         """A short name of this variant, for its folder."""
 
     def family(self) -> str:
-        """Variants of one family share the learning rates that are found on its first."""
+        """The name of this variant's family. Its learning rates are searched once, on the first variant."""
         return ""
 
     @abstractmethod

@@ -47,7 +47,7 @@ def _fixed(learner: Startable) -> Callable[[Setup, Any], Startable]:
     return lambda setup, problem: learner
 
 
-# Workers take them in this order: those with the longest steps are not the last, which others would wait for.
+# Workers take them in this order. The slowest come early: a slow last one would leave the other workers idle.
 LEARNERS: dict[str, Named] = {
     "direct": Named("Direct (no Jacobian)", "heads adapted, their response left out", _heads(lambda s: Direct())),
     "pzobo-x": Named(
@@ -86,39 +86,39 @@ class FewShotLearning(Experiment):
     """Figure 4 and table 1: few-shot classification of classes that training never saw."""
 
     data: Literal["digits", "omniglot", "miniimagenet"] = "digits"
-    """digits needs no download; the paper has miniImageNet."""
+    """The data: digits, which needs no download, omniglot, or miniimagenet, which the paper has."""
     root: Path | None = None
-    """The folder of the data; PZOBO_DATA or the cache by default."""
+    """The folder that has the data. By default it is looked for in PZOBO_DATA and the cache; omniglot is downloaded."""
     backbone: Literal["cnn4", "resnet12"] = "cnn4"
     """The network whose features are learnt."""
     filters: int | None = None
-    """Of CNN4; by default 32, on digits 16."""
+    """The number of filters in each layer of CNN4; by default 32, on digits 16."""
     learner: tuple[str, ...] = ()
-    """Names of learners; the same as --methods."""
+    """The learners to run, by name: another word for --methods."""
     ways: int = 5
-    """Classes of a task."""
+    """The number of classes in a task."""
     shots: int = 5
-    """Images of each class to adapt to."""
+    """The number of images of each class that a task is adapted to."""
     queries: int | None = None
-    """Images of each class to be judged by; by default 15, on digits 5."""
+    """The number of images of each class that a task is judged by; by default 15, on digits 5."""
     meta_batch: int | None = None
-    """Tasks of an outer step; by default 16, on digits 4."""
+    """The number of tasks in an outer step; by default 16, on digits 4."""
     train_tasks: int = 20_000
-    """Different training tasks; after them they come again."""
+    """The number of different training tasks, after which they come again."""
     N: int = 30
-    """Inner steps of the heads."""
+    """The number of inner steps of the heads."""
     alpha: float = 0.01
-    """Their learning rate."""
+    """The learning rate of the heads' inner steps."""
     mu: float = 0.1
-    """Length of the perturbation."""
+    """The length of PZOBO's perturbation."""
     directions: int = 1
-    """Q."""
+    """The number Q of random directions in each step."""
     eval_tasks: int | None = None
-    """Validation tasks of an evaluation during training; by default 100, on digits 50."""
+    """The number of validation tasks in an evaluation during training; by default 100, on digits 50."""
     test_tasks: int = 600
-    """Test tasks at the end."""
+    """The number of test tasks at the end of a run."""
     milestones: tuple[int, ...] = (1500, 3500)
-    """Outer steps at which the learning rate falls to a tenth, as in the authors' code."""
+    """The outer steps at which the learning rate falls to a tenth, as in the authors' code."""
     seeds: Seeds = 1
     steps: int = 60
     evaluate_every: Count = 20

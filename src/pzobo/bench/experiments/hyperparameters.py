@@ -31,25 +31,25 @@ class Logistic(Experiment):
     """Figure 5: logistic regression with one l2 strength for each weight."""
 
     data: Literal["digits", "newsgroups"] = "digits"
-    """digits needs no download; newsgroups is the paper's."""
+    """The data: digits, which needs no download, or newsgroups, which the paper has."""
     root: Path | None = None
-    """The folder of the data; PZOBO_DATA, the cache or a download by default."""
+    """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
     N: Annotated[tuple[int, ...], NotEmpty()] = (5, 10)
-    """Numbers of inner steps."""
+    """The numbers of inner steps to run with."""
     alpha: float | None = None
-    """Inner learning rate; 100 on newsgroups as in the paper, 1 on digits by default."""
+    """The learning rate of the inner steps; by default 100 on newsgroups, as in the paper, and 1 on digits."""
     momentum: Share = 0.9
-    """Of the inner steps."""
+    """The momentum of the inner steps."""
     mu: float = 0.01
-    """Length of the perturbation."""
+    """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
-    """Q."""
+    """The number Q of random directions in each step."""
     start: AnyNumber | None = None
-    """The first logarithm of all strengths; by default that of a strength of 0.0001."""
+    """The first value of every x, the logarithm of a strength; by default one that stands for a strength of 0.0001."""
     bounded: bool = True
-    """Keep the strengths where the inner steps are stable."""
+    """Keep every strength so small that the inner steps are stable."""
     warm_start: bool = True
-    """Start each path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
+    """Start each inner path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
     seeds: Seeds = 1
     steps: int = 200
     lr_grid: Rates = (0.02, 0.1, 0.5)
@@ -157,15 +157,15 @@ class Reweight(Experiment):
     """New here: a weight for each training example, some of whose labels are wrong."""
 
     corruption: Share = 0.4
-    """The share of labels that are changed."""
+    """The share of training labels that are changed to wrong ones."""
     N: int = 20
-    """Inner steps."""
+    """The number of inner steps."""
     alpha: float = 1.0
-    """Inner learning rate."""
+    """The learning rate of the inner steps."""
     mu: float = 0.1
-    """Length of the perturbation."""
+    """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 8
-    """Q."""
+    """The number Q of random directions in each step."""
     seeds: Seeds = 3
     lr_grid: Rates = (0.02, 0.05, 0.1, 0.2)
 

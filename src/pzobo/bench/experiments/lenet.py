@@ -29,37 +29,36 @@ class LeNet(Experiment):
     """Figure 3: deep hyper-representation, LeNet's features are the outer variables."""
 
     data: Literal["digits", "mnist"] = "digits"
-    """digits needs no download; mnist is the paper's."""
+    """The data: digits, which needs no download, or mnist, which the paper has."""
     root: Path | None = None
-    """The folder of the data; PZOBO_DATA, the cache or a download by default."""
+    """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
     N: int = 10
-    """Inner steps."""
+    """The number of inner steps."""
     also_N: tuple[int, ...] = ()
-    """Other numbers of inner steps, for PZOBO-S and Direct alone (fig. 3 c)."""
+    """Other numbers of inner steps, which only PZOBO-S and Direct run with (fig. 3 c)."""
     alpha: float = 0.1
-    """Inner learning rate, of plain SGD as in the paper's text, and step of the implicit methods (with 0.5 the inner
-    path of AID-FP-S and stocBiO leaves the finite numbers)."""
+    """The learning rate of the inner steps and of the implicit methods. With 0.5, AID-FP-S and stocBiO diverge."""
     mu: float = 0.1
-    """Length of the perturbation."""
+    """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
-    """Q."""
+    """The number Q of random directions in each step."""
     gamma: FromZero = 1e-3
-    """Strength of the inner l2 term."""
+    """The strength of the l2 term in the inner loss."""
     batch_size: int = 256
-    """Of the inner and the outer batches."""
+    """The number of examples in an inner or outer batch."""
     warm_start: bool = True
-    """Start each path where the last one ended, as the authors' code does."""
+    """Start each inner path where the last one ended, as the authors' code does."""
     milestones: tuple[int, ...] = ()
-    """Outer steps at which the learning rate falls (80 180 in the authors' code),"""
+    """The outer steps at which the learning rate falls; 80 180 in the authors' code."""
     decay: Annotated[float, Within(0, 1, closed=False)] = 0.5
-    """and the factor."""
+    """The factor by which the learning rate falls at each milestone."""
     evaluate_rows: int = 10_000
-    """Accuracy is measured on this many of the outer examples."""
+    """The number of outer examples that the accuracy is measured on."""
     seeds: Seeds = 3
     steps: int = 300
     evaluate_every: Count = 25
     compile: bool = False
-    """Compile the inner steps; those of a small head gain nothing."""
+    """Compile the inner steps. A head as small as this gains nothing from it."""
     lr_grid: Rates = (0.0005, 0.002, 0.005)
 
     menu = STOCHASTIC

@@ -14,7 +14,7 @@ from pzobo.tensors import trees
 
 
 def cosine(objective: Objective, solver: Iterative) -> dict[str, float]:
-    """The cosine of the gradient that the last backward pass left in x to that of the unrolled path of a solver."""
+    """The cosine between the gradient that the last backward pass left in x, and the exact one of a solver's path."""
     if not isinstance(objective, Bilevel):
         return {}
     variables: list[Tensor] = [t for t in optree.tree_leaves(objective.x) if trees.is_variable(t)]

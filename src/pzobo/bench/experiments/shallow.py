@@ -27,19 +27,19 @@ class Shallow(Experiment):
     """What both kinds of features share."""
 
     N: int = 20
-    """Inner steps."""
+    """The number of inner steps."""
     also_N: tuple[int, ...] = ()
-    """Other numbers of inner steps, for PZOBO alone."""
+    """Other numbers of inner steps, which only PZOBO and Direct run with."""
     alpha: float = 1e-3
-    """Inner learning rate."""
+    """The learning rate of the inner steps."""
     mu: float = 0.01
-    """Length of the perturbation."""
+    """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
-    """Q."""
+    """The number Q of random directions in each step."""
     gamma: FromZero = 0.1
-    """Strength of the inner l2 term."""
+    """The strength of the l2 term in the inner loss."""
     noise: FromZero = 0.1
-    """Of the data."""
+    """The standard deviation of the noise in the data's targets."""
 
     not_settings = Experiment.not_settings | {"also_N"}
     n_methods = ("direct", "pzobo", "pzobo-authors")
@@ -64,13 +64,13 @@ class Linear(Shallow):
     """Figure 2 a-c: hyper-representation with linear features, x = H of m x d."""
 
     d: Annotated[tuple[int, ...], NotEmpty()] = (128, 256)
-    """Numbers of features; the paper has 128 and 256."""
+    """The numbers d of features to run with; the paper has 128 and 256."""
     m: int | None = None
-    """Number of inputs; half of d by default."""
+    """The number m of inputs; half of d by default."""
     n: int | None = None
-    """Examples of each part; 500 for d = 128, 1000 for d = 256 by default."""
+    """The number of examples in each half of the data; by default 500 for d = 128 and 1000 for d = 256."""
     steps: int | None = None  # type: ignore[assignment]  # its variants have a number
-    """Outer steps; 100 for d = 128, 150 for d = 256 by default."""
+    """The number of outer steps of each run; 0 means 100 for d = 128 and 150 for d = 256."""
     also_N: tuple[int, ...] = (10, 40)
 
     about = About(
@@ -136,13 +136,13 @@ class TwoLayer(Shallow):
     mu: float = 0.1
     gamma: FromZero = 1e-3
     m: int = 256
-    """Number of inputs."""
+    """The number m of inputs."""
     q: int = 512
-    """Width of the hidden layer."""
+    """The width q of the hidden layer."""
     d: int = 256
-    """Number of features."""
+    """The number d of features."""
     n: int = 5000
-    """Examples of each part."""
+    """The number of examples in each half of the data."""
     lr_grid: Rates = (0.002, 0.005, 0.01, 0.02, 0.05)
 
     about = About(
@@ -186,7 +186,7 @@ class Partial(Shallow):
     """Figure 1: a zeroth-order estimate of the response alone (PZOBO) beside one of the whole hypergradient (HOZOG)."""
 
     model: Annotated[tuple[Literal["linear", "two-layer"], ...], NotEmpty()] = ("linear", "two-layer")
-    """linear, two-layer, or both."""
+    """The features to run with: linear, two-layer, or both."""
 
     about = About(
         name="partial-vs-full",

@@ -26,7 +26,7 @@ def page(title: str, navigation: Mapping[str, str], body: Iterable[str]) -> str:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], kind: str) -> str:
-    """A table of plain texts, in a box that scrolls; each row is its cells, and a remark to stand below them."""
+    """A table of plain texts, in a box that scrolls. A row is its cells, and a remark that is shown below them."""
     heads = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     lines = []
     for (name, *cells), remark in rows:

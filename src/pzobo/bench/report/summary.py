@@ -277,6 +277,6 @@ def _key(value: Any) -> str:
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers by size, before anything else by its text."""
+    """A key to sort by: numbers first, by size; then everything else, by its text."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return (0, float(value), "") if is_number else (1, 0.0, str(value))

@@ -70,7 +70,7 @@ def _remarks(runs: Sequence[Run]) -> str:
 
 
 def number(value: float | None, missing: str = "", digits: int = 4) -> str:
-    """So many digits (whole numbers up to 99999 have theirs), or a word where there is no number."""
+    """A number with so many digits, or `missing` for None. Whole parts up to 99999 keep all their digits."""
     if value is None:
         return missing
     if not math.isfinite(value):

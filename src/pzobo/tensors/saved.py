@@ -1,0 +1,33 @@
+"""Whose are the tensors that autograd saves inside of a solve? Ours: no hook of a caller hears of them.
+
+A checkpoint around an argmin counts what is saved, and `save_on_cpu` moves it. Both mean the caller's own graph, not
+the gradients of inner steps that come and go. And `torch.func` refuses to run where there are such hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def no_saved_tensor_hooks() -> Iterator[None]:
+    """The caller's hooks are put aside inside."""
+    hooks, aside = _hooks(), []
+    while hooks is not None and (top := hooks._top_saved_tensors_default_hooks(False)) is not None:
+        aside.append(top)
+        hooks._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(aside):
+            hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def _hooks() -> Any:
+    """Where torch keeps them. There is no public way; in a torch without this one they stay."""
+    found = torch._C._autograd
+    return found if hasattr(found, "_top_saved_tensors_default_hooks") else None
