@@ -195,6 +195,9 @@ def test_checkpoints_of_something_else(run: Path, tmp_path: Path) -> None:
     refused(run, saved(torch.nn.Linear(2, 2).state_dict()), "not written by pzobo")
     refused(run, saved(X0), "not written by pzobo")
     refused(run, saved({**good, "format": 99}), "format 99, expected 3")
+    refused(run, saved({**good, "format": torch.ones(2)}), "format tensor")
+    refused(run, saved({**good, "made_by": torch.ones(2)}), "not written by pzobo")
+    refused(run, saved({**good, "identity": {**good["identity"], "seed": torch.ones(2)}}), "seed is tensor")
     go(tmp_path / "other", optimizer=torch.optim.SGD)
     refused(run, (tmp_path / "other" / "checkpoint.pt").read_bytes(), r"different run.*optimizer is SGD")
     go(tmp_path / "wide", x0=normal(4)[:1])  # it could be broadcast

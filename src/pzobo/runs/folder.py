@@ -129,11 +129,13 @@ class RunFolder:
             raise CheckpointError(
                 f"The checkpoint is damaged, or not a checkpoint ({_why(error)}). {advice}"
             ) from error
-        if not isinstance(state, dict) or state.get("made_by") != _MADE_BY:
+        if not isinstance(state, dict) or not _equal(state.get("made_by"), _MADE_BY):
             raise CheckpointError(f"The checkpoint was not written by pzobo.fit. {advice}")
-        if state.get("format") != FORMAT:
-            raise CheckpointError(f"The checkpoint has format {state.get('format')}, expected {FORMAT}. {advice}")
-        if state.get("identity") != self.identity:
+        if not _equal(state.get("format"), FORMAT):
+            raise CheckpointError(
+                f"The checkpoint has format {str(state.get('format'))[:40]}, expected {FORMAT}. {advice}"
+            )
+        if not _equal(state.get("identity"), self.identity):
             different = _difference(state.get("identity"), self.identity)
             raise CheckpointError(f"The checkpoint belongs to a different run: {different}. {advice}")
         if not sealed:
@@ -274,11 +276,19 @@ def _lock(folder: Path) -> int | None:
     return handle
 
 
+def _equal(found: Any, wanted: Any) -> bool:
+    """Whether something from a file is what is wanted; a tensor among it has an equality of its own."""
+    try:
+        return json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def _difference(found: Any, wanted: Any) -> str:
     """The first few settings that differ."""
     if not isinstance(found, dict):
         return f"its {names.CONFIG} has another form"
-    keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
+    keys = [key for key in {**found, **wanted} if not _equal(found.get(key), wanted.get(key))]
     return "; ".join(
         f"{key} is {str(found.get(key))[:80]} there and {str(wanted.get(key))[:80]} here" for key in keys[:3]
     )

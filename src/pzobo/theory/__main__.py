@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     console, aside = Console(), Console(stderr=True)
     aside.print(
-        f"Measuring the theory on {'small grids: about a minute' if options.quick else 'whole grids: minutes'}."
+        f"Measuring the theory on {'small grids: a minute or two' if options.quick else 'whole grids: minutes'}."
     )
     try:
         found = verify(

@@ -79,7 +79,7 @@ class Grid:
 
     @classmethod
     def quick(cls) -> Grid:
-        """Enough to see every slope, from its two ends, in about a minute."""
+        """Enough to see every slope, from its two ends, in a minute or two."""
         return cls(
             draws=60, Q=(1, 8, 64), p=(8, 128), d=(4, 64), N=(4, 12, 20, 28), mu=(1e-5, 1e-4, 1e-2, 1e-1),
             K=(64, 256), S=(1, 64), D_f=(1, 64), runs=2,
