@@ -94,12 +94,10 @@ def _inductor(graph: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any
         return machine_code
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of what went wrong first."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Exception) -> str:
+    """Its first line, and the one that explains it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join([lines[0], *(line.strip() for line in lines[1:] if line.strip().startswith("Explanation:"))])
 
 
 def _own_code(method: Any) -> Any:
