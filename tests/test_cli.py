@@ -45,14 +45,15 @@ def test_the_shell_gets_the_exit_code():
     ("error", "code", "sentence"),
     [
         (OptionError("mu is wrong."), 2, "pzobo run: mu is wrong.\n"),
-        (KeyboardInterrupt(), 130, "Stopped. `pzobo run` and `pzobo reproduce` go on with --resume.\n"),
+        (KeyboardInterrupt(), 130, "Stopped.\n"),
+        (KeyboardInterrupt("Stopped. It is saved."), 130, "Stopped. It is saved.\n"),
         (
             ModuleNotFoundError("No module named 'tyro'", name="tyro"),
             2,
             f"pzobo run needs tyro, which is not installed. {advice()}\n",
         ),
     ],
-    ids=["use", "stop", "extra"],
+    ids=["use", "stop", "saved", "extra"],
 )
 def test_what_goes_wrong_is_a_sentence(error, code, sentence, capsys, monkeypatch):
     def fail(arguments):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from pzobo import __version__
 from pzobo.errors import PzoboError
@@ -23,6 +25,9 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hand the arguments to the command that they begin with."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name or a sign that this terminal cannot write
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
         return _carry_out(name, rest)
@@ -46,20 +51,26 @@ def usage() -> str:
 def _carry_out(name: str, arguments: Sequence[str]) -> int:
     """Run a command; what a user can do wrong is a sentence and exit code 2."""
     module, _, function = COMMANDS[name][0].partition(":")
-    try:
-        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
-        return command(arguments)
-    except PzoboError as error:
-        print(f"pzobo {name}: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("pzobo"):
-            raise
-        print(f"pzobo {name} needs {error.name}, which is not installed. {advice()}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Stopped. `pzobo run` and `pzobo reproduce` go on with --resume.", file=sys.stderr)
-        return 130
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _say(f"pzobo {name}: {message}")
+        try:
+            command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+            return command(arguments)
+        except PzoboError as error:
+            _say(f"pzobo {name}: {error}")
+            return 2
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("pzobo"):
+                raise
+            _say(f"pzobo {name} needs {error.name}, which is not installed. {advice()}")
+            return 2
+        except KeyboardInterrupt as stop:
+            _say(str(stop) or "Stopped.")
+            return 130
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 if __name__ == "__main__":

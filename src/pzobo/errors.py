@@ -71,5 +71,13 @@ class CheckpointError(PzoboError, ValueError):
     """A checkpoint is damaged, or belongs to something else."""
 
 
+class DamagedFileError(PzoboError, ValueError):
+    """A file that this library wrote is damaged, or of another form."""
+
+
+class TooLargeError(PzoboError, MemoryError):
+    """What was asked for does not fit into the memory of this machine."""
+
+
 class MissingExtraError(PzoboError, ImportError):
     """A library that belongs to an extra of the package is not installed."""

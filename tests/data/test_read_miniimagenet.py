@@ -142,7 +142,9 @@ def test_code_in_a_pickle_is_not_run(where: str, protocol: int, tmp_path: Path) 
     path = tmp_path / "miniimagenet" / "mini-imagenet-cache-train.pkl"
     content = pickle.dumps(harm, protocol=protocol)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train\.pkl is not a pickle of plain NumPy arrays .*mkdir.*nothing in it"):
+    with pytest.raises(
+        DataError, match=r"train\.pkl is not a pickle of plain NumPy arrays .*(mkdir|'O8').*nothing in it"
+    ):
         miniimagenet(tmp_path)
     assert not trap.exists()
     assert path.read_bytes() == content

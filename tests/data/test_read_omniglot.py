@@ -108,7 +108,7 @@ def test_what_a_killed_process_left_is_removed(tiny: Path, cache: Path) -> None:
     left = cache / "images" / ".omniglot-28.npy.0123.new"
     left.write_bytes(b"half of the images")
     omniglot(tiny, val=2)
-    assert sorted(path.name for path in left.parent.iterdir()) == ["omniglot-28.npy", "omniglot-28.txt"]
+    assert sorted(path.name for path in left.parent.iterdir()) == ["omniglot-28.json", "omniglot-28.npy"]
 
 
 def test_cache_that_cannot_be_written_is_no_error(tiny: Path, cache: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_is_no_archive_is_refused() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as files:
         files.writestr("a/b/c/d.png", b"no png")
-    with pytest.raises(DataError, match="not a whole zip archive of png files"):
+    with pytest.raises(DataError, match=r"d\.png in .*not a picture"):
         MODULE.decode(buffer.getvalue())
 
 

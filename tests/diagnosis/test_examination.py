@@ -173,3 +173,48 @@ def test_what_is_refused():
         doctor(quadratic(3, 3), target=3.0)
     with pytest.raises(RequirementError):
         doctor(quadratic(3, 3), solver=pzobo.BlackBox(lambda x, y0, b: y0), jacobian=pzobo.Unrolled())
+
+
+def examined(g, f=lambda x, y, b: y.square().sum(), x0=1.0, y0=0.3, **options):
+    x, y = (torch.full((3,), value, dtype=torch.float64) for value in (x0, y0))
+    return pzobo.doctor(pzobo.Problem(g, f, x, y), **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": pzobo.GD(0.1, 20)}], ids=["by default", "with a solver"])
+def test_a_loss_that_is_not_finite_at_the_start_is_no_divergence(options):
+    found = examined(lambda x, y, b: (y.log() - x).square().sum(), y0=-1.0, **options)
+    assert [f.name for f in found.findings] == ["inner loss not finite"]
+    assert not found.healthy
+
+
+KINKS = {
+    "distance": lambda x, y, b: (y - x).abs().sum(),
+    "beside a square": lambda x, y, b: (x * y).abs().sum() + 0.5 * (y - 1).square().sum(),
+    "rounded": lambda x, y, b: ((y - x).square() + 1e-8).sqrt().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", KINKS.values(), ids=KINKS)
+def test_it_comes_to_an_end_where_g_has_kinks(loss):
+    """Gradient descent does not settle there, however many steps it makes: the search for enough of them must end."""
+    calls = 0
+
+    def counted(x, y, b):
+        nonlocal calls
+        calls += 1
+        return loss(x, y, b)
+
+    found = examined(counted, solver=pzobo.GD(0.1, 20))
+    assert calls < 60_000
+    assert not found.healthy
+
+
+def test_a_path_without_derivative_is_not_called_stationary():
+    found = examined(KINKS["distance"], solver=pzobo.GD(0.1, 20))
+    assert "no derivative" in found
+    assert "no hypergradient" not in found
+
+
+def test_a_stationary_point_is_one():
+    found = examined(lambda x, y, b: 0.5 * (y - x).square().sum(), lambda x, y, b: (y - 1).square().sum())
+    assert "no hypergradient" in found

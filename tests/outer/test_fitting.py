@@ -197,6 +197,40 @@ def test_variables_that_get_no_gradient() -> None:
     assert torch.equal(found.x[1], torch.ones(2))
 
 
+def test_x_can_be_written_into_a_module() -> None:
+    layer = nn.Linear(3, 1, dtype=torch.float64)
+    before = layer.weight.detach().clone()
+    x0 = dict(layer.named_parameters())
+    problem = pzobo.Problem(
+        lambda x, y, b: bowl(x["weight"][0] + x["bias"], y), lambda x, y, b: f(x["weight"], y), x0, ZERO
+    )
+    found = pzobo.fit(problem, METHOD, 3, lr=0.1)
+    assert torch.equal(layer.weight, before), "fit does not do it by itself"
+    found.copy_to(dict(layer.named_parameters()))
+    assert torch.equal(layer.weight, found.x["weight"])
+    assert torch.equal(layer.bias, found.x["bias"])
+    assert not torch.equal(layer.weight, before)
+    assert layer.weight.requires_grad
+    assert layer.weight.grad_fn is None
+    again = pzobo.fit(problem, METHOD, 1, lr=0.1)
+    assert again.history[0]["outer_loss"] == found.history[-1]["outer_loss"], "a new run starts where the last ended"
+
+
+def test_x_can_be_written_into_any_tree_of_its_structure() -> None:
+    found = pzobo.fit(TREE, METHOD, 2, lr=0.1)
+    tree = {"b": (torch.zeros(()),), "a": torch.zeros(3)}
+    found.copy_to(tree)
+    assert torch.equal(tree["a"], found.x["a"])
+    assert torch.equal(tree["b"][0], found.x["b"][0])
+    whole = {"b": (torch.zeros(()),), "a": torch.zeros(3)}
+    others = [nn.Linear(3, 1), torch.zeros(3), {"a": whole["a"]}, {**whole, "a": torch.zeros(1)}, {**whole, "a": None}]
+    for other in [*others, {**whole, "a": torch.zeros(3, dtype=torch.float64)}, {**whole, "b": (1.0,)}]:
+        with pytest.raises(pzobo.errors.StructureError, match="copy_to got"):
+            found.copy_to(other)
+    assert not whole["a"].any()
+    assert not whole["b"][0], "nothing is written when anything is refused"
+
+
 # Evaluation
 
 
@@ -210,7 +244,16 @@ def test_what_evaluate_may_return(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [({"a": "b"}, "'a' as a str"), ({"a": torch.ones(2)}, "one number"), ({"step": 1}, "rename")]
+    ("value", "message"),
+    [
+        (0.5, "returned a float; expected a dict"),
+        (None, "returned a NoneType"),
+        ({1: 2.0}, "the key 1"),
+        ({"a": 10**400}, "'a' as a int"),
+        ({"a": "b"}, "'a' as a str"),
+        ({"a": torch.ones(2)}, "one number"),
+        ({"step": 1}, "rename"),
+    ],
 )
 def test_what_evaluate_may_not_return(value: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
@@ -277,11 +320,31 @@ def test_the_clock_runs_in_loss_gradient_and_step_alone() -> None:
         ({"resume": True}, "out="),
         ({"tensorboard": True}, "out="),
         ({"scheduler": lambda o: 3}, "scheduler is a int"),
+        ({"scheduler": "cosine"}, "scheduler='cosine': give a function"),
+        ({"scheduler": lambda: 3}, "scheduler= cannot be made"),
+        ({"lr": "0.1"}, r"lr='0\.1'"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"lr": math.inf}, "lr=inf"),
+        ({"lr": -1.0}, r"lr=-1\.0"),
+        ({"optimizer": "adam"}, "optimizer='adam': give a class of torch"),
+        ({"optimizer": torch.optim.Adam([torch.ones(1)])}, "optimizer=Adam .*: give a class of torch"),
+        ({"optimizer": lambda tensors: 3}, "optimizer= made a int"),
+        ({"optimizer": lambda: 3}, "optimizer= cannot be made"),
+        ({"optimizer": torch.optim.SGD, "lr": 0.1, "method": 3}, "method=3: give a method"),
+        ({"evaluate": "accuracy"}, "evaluate='accuracy': give a function"),
+        ({"evaluate_at_end": {}}, "evaluate_at_end={}: give a function"),
+        ({"clock": 3}, "clock=3: give a function"),
+        ({"save": [1]}, r"save=\[1\]: give a dict"),
+        ({"save": 3}, "save=3: give a dict"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+def test_options_that_make_no_sense(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=message):
-        pzobo.fit(PROBLEM, METHOD, **{"steps": 2, **options})
+        pzobo.fit(PROBLEM, **{"steps": 2, "method": METHOD, **options})
+    if not {"resume", "tensorboard"} & options.keys():
+        with pytest.raises(OptionError, match=message):
+            pzobo.fit(PROBLEM, **{"steps": 2, "method": METHOD, **options, "out": tmp_path / "new"})
+        assert not (tmp_path / "new").exists()
 
 
 # Numbers that are not finite, and losses that are none

@@ -6,7 +6,9 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +27,7 @@ from pzobo.runs.randomness import scalar_types
 from tests.helpers import normal
 
 STEPS = 23
+ROOT = Path(__file__).parent.parent.parent
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["pzobo", "pytest", "torch._dynamo"])
 OURS = tuple(
@@ -306,6 +309,66 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pzobo.fit(problem(), pzobo.Method(pzobo.BlackBox(box), pzobo.PZOBO()), 10, lr=0.1, out=tmp_path)
     assert not (tmp_path / "checkpoint.pt").exists()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.outer.test_resume import run
+run("pzobo-s", Path(sys.argv[1]) if sys.argv[1] else None, steps=10**6, checkpoint_every=5)
+print("still here")
+"""
+
+
+@pytest.mark.parametrize("folder", ["run", ""], ids=["with a folder", "without"])
+def test_ctrl_c_in_a_script_says_where_the_run_is(folder: str, whole: dict[str, Path], tmp_path: Path) -> None:
+    """What a user sees in a terminal: the last line is the sentence, and the script does not go on."""
+    out = tmp_path / folder if folder else ""
+    command = [sys.executable, "-c", SCRIPT, str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        if folder:
+            while not (tmp_path / "run" / "checkpoint.pt").exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+        else:
+            time.sleep(8)
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert printed == ""
+    last = said.splitlines()[-1]
+    if not folder:
+        assert re.fullmatch(r"KeyboardInterrupt: Stopped .*(no folder: give out=|nothing is saved).*", last)
+        return
+    step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=False)["step"]
+    assert last == (
+        f"KeyboardInterrupt: Stopped after {step} outer steps. Saved in {out} after {step}: "
+        "the same call with resume=True goes on from there."
+    )
+
+
+def test_what_ctrl_c_raises(tmp_path: Path) -> None:
+    """A KeyboardInterrupt, which no `except Exception` takes, without another traceback in front of it."""
+
+    def box(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("still here")
+
+    method = pzobo.Method(pzobo.BlackBox(box), pzobo.PZOBO())
+    for out, words in ((tmp_path, "no checkpoint yet"), (None, "Nothing is saved")):
+        with pytest.raises(KeyboardInterrupt, match=f"Stopped after 0 outer steps.*{words}") as caught:
+            pzobo.fit(problem(), method, 10, lr=0.1, out=out)
+        assert not isinstance(caught.value, Exception)
+        assert caught.value.__suppress_context__
+
+    class Never:
+        def start(self, problem: Any, seed: int = 0) -> Objective:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="before the first outer step"):
+        pzobo.fit(problem(), Never(), 10, lr=0.1, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:

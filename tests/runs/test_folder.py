@@ -154,9 +154,11 @@ class Evil:
         return os.system, ("touch evil",)
 
 
-def saved(value: Any) -> bytes:
+def saved(value: Any, sealed: bool = True) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
+    if sealed:
+        run_folder.seal(buffer)
     return buffer.getvalue()
 
 
@@ -192,24 +194,131 @@ def test_checkpoints_of_something_else(run: Path, tmp_path: Path) -> None:
     good = torch.load(run / "checkpoint.pt", weights_only=True)
     refused(run, saved(torch.nn.Linear(2, 2).state_dict()), "not written by pzobo")
     refused(run, saved(X0), "not written by pzobo")
-    refused(run, saved({**good, "format": 99}), "format 99, expected 2")
+    refused(run, saved({**good, "format": 99}), "format 99, expected 3")
     go(tmp_path / "other", optimizer=torch.optim.SGD)
     refused(run, (tmp_path / "other" / "checkpoint.pt").read_bytes(), r"different run.*optimizer is SGD")
     go(tmp_path / "wide", x0=normal(4)[:1])  # it could be broadcast
     foreign = torch.load(tmp_path / "wide" / "checkpoint.pt", weights_only=True)
     refused(run, saved({**foreign, "identity": good["identity"]}), r"shape \(3,\) where it has .*\(1,\)")
     refused(run, saved({**good, "x": [good["x"][0].float()]}), "float64 tensor.*float32")
-    for key in ("x", "optimizer", "objective", "random"):
-        refused(run, saved({k: v for k, v in good.items() if k != key}), "does not fit")
+
+
+PARTS = ("step", "seconds", "x", "optimizer", "scheduler", "objective", "save", "random", "pending", "metrics")
+OTHER = {"text": "1", "number": -1, "none": None, "list": [1], "dict": {"a": 1}, "tensor": torch.ones(2)}
+
+
+def test_a_checkpoint_has_these_parts(run: Path) -> None:
+    good = torch.load(run / "checkpoint.pt", weights_only=True)
+    assert good.keys() == {"made_by", "format", "identity", *PARTS}
+
+
+def test_a_checkpoint_that_was_changed_by_hand(run: Path) -> None:
+    """Torch would load it, and what it does to the states of optimizers and schedules only they could tell."""
+    good = torch.load(run / "checkpoint.pt", weights_only=True)
+    refused(run, saved(good, sealed=False), "was changed since pzobo.fit wrote it")
+    good["optimizer"]["param_groups"][0]["betas"] = "no"
+    refused(run, saved(good, sealed=False), "was changed since pzobo.fit wrote it")
+
+
+@pytest.mark.parametrize("key", PARTS)
+def test_a_part_of_a_checkpoint_is_missing_or_of_another_type(key: str, run: Path) -> None:
+    good = torch.load(run / "checkpoint.pt", weights_only=True)
+    refused(run, saved({k: v for k, v in good.items() if k != key}), f"has no '{key}'")
+    for other in OTHER.values():
+        if not (other is None and good[key] is None) and not (key == "scheduler" and isinstance(other, dict)):
+            changed(run, {**good, key: other})
+    changed(run, {**good, "x": [], "optimizer": {}})
+
+
+@pytest.mark.parametrize("where", ["optimizer", "objective", "random", "metrics", "pending"])
+def test_what_is_inside_of_a_part(where: str, tmp_path: Path) -> None:
+    go(tmp_path, 6, target=lambda row: row["step"] == 3, evaluate_every=1)
+    good = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert good[where], "there is something to change"
+    for inner in good[where]:
+        if inner != "numpy":  # it need not be installed
+            changed(tmp_path, {**good, where: {k: v for k, v in good[where].items() if k != inner}})
+        if (where, inner) != ("objective", "argmin"):
+            changed(tmp_path, {**good, where: {**good[where], inner: "no"}})
+
+
+def changed(run: Path, checkpoint: dict[str, Any]) -> None:
+    """The checkpoint is refused, and nothing in the folder is changed by it."""
+    (run / "checkpoint.pt").write_bytes(saved(checkpoint))
+    before = content(run)
+    with pytest.raises((CheckpointError, RunFolderError)):
+        go(run, 8, resume=True)
+    assert content(run) == before
 
 
 def test_metrics_that_were_changed(run: Path) -> None:
     text = (run / "metrics.jsonl").read_bytes()
-    for changed in (b"", text[:100], b"x" * len(text)):
+    place = text.index(b'"outer_loss": ') + 18
+    digit = text[place : place + 1]
+    assert digit.isdigit()
+    less, more = text[:place] + text[place + 1 :], text[:place] + digit + text[place:]
+    other = text[:place] + (b"1" if digit != b"1" else b"2") + text[place + 1 :]
+    for changed in (
+        b"",
+        text[:100],
+        b"x" * len(text),
+        less,
+        more,
+        other,
+        less + b'{"step"',
+        text.replace(b"{", b"[", 1),
+    ):
         (run / "metrics.jsonl").write_bytes(changed)
+        before = content(run)
         with pytest.raises(RunFolderError, match="was changed since the checkpoint"):
             go(run, 8, resume=True)
-        assert (run / "metrics.jsonl").read_bytes() == changed
+        assert content(run) == before
+
+
+def test_rows_after_the_checkpoint_may_be_anything(run: Path) -> None:
+    """A process that was killed left them; they are made again."""
+    expected = go(run.parent / "other", 8).history
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'3\n[]\n{}\n{"step": "a"}\n{"step": 4, "last": true}\n\xff\n' + b"[" * 100_000 + b'\n{"step": 5, ')
+    found = go(run, 8, resume=True).history
+    assert [row["outer_loss"] for row in found] == [row["outer_loss"] for row in expected]
+
+
+# Folders and settings that are none
+
+
+@pytest.mark.parametrize("out", ["", "a\0b", 3, b"bytes", "x" * 300, "half\ud800", ["list"]], ids=str)
+def test_names_that_no_folder_has(out: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((OptionError, RunFolderError), match=r"folder|could not be written"):
+        go(out)
+    assert list(tmp_path.iterdir()) == []
+
+
+CIRCLE: dict[str, Any] = {}
+CIRCLE["self"] = CIRCLE
+
+
+class NoText:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("mine")
+
+
+@pytest.mark.parametrize("name", ["config", "notes"])
+@pytest.mark.parametrize(
+    "value",
+    [3, "text", [("a", 1)], {"a": CIRCLE}, {"a": {(1, 2): 3}, (1, 2): 3}, {"a": 10**5000}, {"a": NoText()}],
+    ids=["number", "text", "list", "circle", "key", "huge", "no text"],
+)
+def test_settings_that_are_none(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"{name}="):
+        go(tmp_path / "new", **{name: value})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_config_with_half_a_character_goes_on(tmp_path: Path) -> None:
+    go(tmp_path, 2, config={"a": "\ud800"})
+    assert go(tmp_path, 3, config={"a": "\ud800"}, resume=True).steps == 3
 
 
 class Odd:

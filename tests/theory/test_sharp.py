@@ -5,9 +5,13 @@ import math
 import pytest
 import torch
 
+import pzobo
+from pzobo.errors import OptionError
 from pzobo.theory import Constants, sharp, variance_bound
 
 sympy = pytest.importorskip("sympy")
+
+C = Constants(L_f=1.0, L_g=2.0, mu_g=1.0, rho=0.5, tau=0.5, M=1.0, D=1.0, sigma=0.0, p=3, d=4)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 6])
@@ -91,3 +95,33 @@ def test_the_path_error_is_the_worst_case_of_its_recursion(N):
 def test_sharp_is_below_the_paper(mu, Q, N):
     for c in (constants(), constants(p=50, d=1), constants(rho=0.0, tau=0.0), constants(L_f=9.0, mu_g=0.1)):
         assert sharp.variance_bound(c, N=N, Q=Q, mu=mu) < variance_bound(c, N=N, Q=Q, mu=mu).total
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (sharp.gaussian_moment, {"p": 3, "k": 2}),
+        (sharp.jacobian_error, {"c": C, "N": 3}),
+        (sharp.path_error, {"c": C, "N": 3}),
+        (sharp.zeroth_order_error, {"p": 3, "Q": 2, "mu": 0.1, "slope": 1.0, "curvature": 1.0}),
+        (sharp.variance_bound, {"c": C, "N": 3, "Q": 2, "mu": 0.1}),
+        (sharp.bias_bound, {"c": C, "N": 3, "mu": 0.1}),
+        (sharp.linear_error, {"sampler": pzobo.Gaussian(), "p": 3, "Q": 2}),
+        (sharp.directions_needed, {"sampler": pzobo.Gaussian(), "p": 3, "error": 0.1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_settings_that_make_no_sense(function, options):
+    assert math.isfinite(function(**options))
+    for name, value in options.items():
+        if isinstance(value, int):
+            wrong = [-1, 1.5, math.nan, "3", None] + ([] if name == "k" else [0])
+        elif isinstance(value, float):
+            wrong = [-1.0, math.nan, math.inf, "x", None]
+        else:
+            continue
+        for bad in wrong:
+            if name == "k" and bad == 1.5:
+                continue  # a moment of any order exists
+            with pytest.raises(OptionError, match=f"{name}="):
+                function(**{**options, name: bad})

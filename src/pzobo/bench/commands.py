@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from pzobo.bench.report import markdown
 from pzobo.bench.report.html_report import write_report
 from pzobo.bench.report.runs import read
 from pzobo.bench.runner import run as run_experiment
-from pzobo.errors import OptionError
+from pzobo.errors import DamagedFileError, OptionError
 from pzobo.files import write_atomically
-from pzobo.runs import names
+from pzobo.runs import json_text, names
 
 console = Console()
 
@@ -56,14 +57,21 @@ def run(arguments: Sequence[str]) -> int:
         description=kind.__doc__,
         config=(tyro.conf.AvoidSubcommands,),
     )
-    carry_out(experiment)
+    carry_out(experiment, "go on with the same command and --resume")
     console.print(f"Runs: {experiment.out / name}", soft_wrap=True)
     console.print(f"See them: pzobo report {experiment.out} -o report.html", soft_wrap=True)
     return 0
 
 
-def carry_out(experiment: Experiment) -> None:
-    """Make the runs, with a bar on a terminal and a line now and then elsewhere."""
+def carry_out(experiment: Experiment, again: str) -> None:
+    """Make the runs, with a bar on a terminal and a line now and then elsewhere; `again` is how they go on."""
+    try:
+        _carry_out(experiment)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Stopped. The runs so far are in {experiment.out}; {again}.") from None
+
+
+def _carry_out(experiment: Experiment) -> None:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(experiment.name, total=None)
 
@@ -99,22 +107,35 @@ class _Report:
 def reporting(arguments: Sequence[str]) -> int:
     """pzobo report FOLDER -o FILE."""
     options = tyro.cli(_Report, prog="pzobo report", args=arguments)
-    page = make_report(options.folder, options.output, options.figures)
-    if options.markdown is not None:
-        abouts = [kind.about for kind in EXPERIMENTS.values()]
-        markdown.write(read(options.folder), abouts, options.markdown, options.figures)
+    page = make_report(options.folder, options.output, options.figures, options.markdown)
     console.print(f"Report: {page}", soft_wrap=True)
     return 0
 
 
-def make_report(folder: Path, output: Path, figures: Path | None = None) -> Path:
-    """The report of a folder's runs, with the theory's section if it was measured there."""
+def make_report(folder: Path, output: Path, figures: Path | None = None, pages: Path | None = None) -> Path:
+    """The report of a folder's runs, with the theory's section if it was measured there.
+
+    Args:
+        figures: a folder for the figures as PNG and PDF.
+        pages: a folder for the tables as Markdown.
+    """
     from pzobo.theory.measurements import Verification
 
     saved = folder / names.THEORY
-    theory = Verification.from_json(saved.read_text(encoding="utf-8")) if saved.exists() else None
+    try:
+        theory = Verification.from_json(json_text.text(saved)) if saved.exists() else None
+    except DamagedFileError as error:
+        warnings.warn(f"{saved} is damaged ({error}); the report is without the theory.", stacklevel=2)
+        theory = None
     abouts = [kind.about for kind in EXPERIMENTS.values()]
-    return write_report(read(folder), abouts, output, theory=theory, figures=figures)
+    runs = read(folder)
+    try:
+        page = write_report(runs, abouts, output, theory=theory, figures=figures)
+        if pages is not None:
+            markdown.write(runs, abouts, pages, figures)
+    except OSError as error:
+        raise OptionError(f"{error.filename} could not be written ({error.strerror}): choose another place.") from error
+    return page
 
 
 @dataclass(frozen=True)
@@ -143,12 +164,19 @@ def reproduce(arguments: Sequence[str]) -> int:
     from pzobo.theory.sweeps import Grid
 
     options = tyro.cli(_Reproduce, prog="pzobo reproduce", args=arguments)
+    again = "go on with the same command and --resume"
     for experiment in _quick() if options.quick else _full(options.root):
-        carry_out(replace(experiment, out=options.out, resume=options.resume, workers=options.workers))
+        carry_out(replace(experiment, out=options.out, resume=options.resume, workers=options.workers), again)
     saved = options.out / names.THEORY
     if not (options.resume and saved.exists()):
-        with console.status("measuring the theory"):
-            found = verify(Grid.quick() if options.quick else Grid())
+        try:
+            found = verify(
+                Grid.quick() if options.quick else Grid(), progress=lambda text: console.print(f"theory: {text}")
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"Stopped. The runs are in {options.out}, the theory is not measured; {again}."
+            ) from None
         write_atomically(saved, found.to_json().encode())  # half of it would stop --resume
     page = make_report(options.out, options.output, options.figures)
     console.print(f"Report: {page}", soft_wrap=True)

@@ -49,7 +49,7 @@ def show(options: Demo) -> int:
         seeds=options.seeds, steps=options.steps, d=(128,), also_N=(), out=options.out, resume=True, evaluate_every=20
     )
     console.print(f"hr-linear, {options.seeds} seeds, {len(experiment.chosen())} methods; a minute or two.")
-    carry_out(experiment)
+    carry_out(experiment, "go on with the same command")
     summary = Summary(experiment.about, tuple(read(options.out))).where(experiment="hr-linear", d=128, N=20)
     console.print(table(summary, f"Linear hyper-representation, 64 × 128, N = 20, {options.steps} outer steps"))
     for sentence in sentences(summary):
@@ -71,7 +71,7 @@ def table(summary: Summary, title: str) -> Table:
     for method in sorted(summary.methods(), key=lambda m: summary.final(m) or 0.0):
         low, high = summary.spread(method) or (float("nan"), float("nan"))
         made.add_row(
-            str(summary.where(method=method).values("label")[0]),
+            str((summary.where(method=method).values("label") or [method])[0]),
             f"{summary.final(method) or float('nan'):.2g}",
             f"{low:.2g} - {high:.2g}",
             f"{summary.milliseconds(method) or float('nan'):.2f}",
@@ -89,7 +89,9 @@ def cosine(summary: Summary, method: str) -> float:
 def sentences(summary: Summary) -> list[str]:
     """What the table shows, in words made of its numbers."""
     ends = {m: value for m in summary.methods() if (value := summary.final(m)) is not None}
-    direct = ends.pop("direct")
+    direct = ends.pop("direct", None)
+    if direct is None:
+        return ["Direct, which the others are compared with, has no outer loss."]
     below = [m for m, end in ends.items() if end < direct * (1 - SAME)]
     same = [m for m, end in ends.items() if m not in below and end <= direct * (1 + SAME)]
     above = [m for m in ends if m not in below and m not in same]

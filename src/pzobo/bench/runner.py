@@ -16,23 +16,22 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pzobo.bench.experiments.base import Experiment
-from pzobo.errors import PzoboError, SmoothingError
+from pzobo.bench.experiments.base import SEARCH_SEED, Experiment
+from pzobo.errors import DamagedFileError, PzoboError, SmoothingError
 from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
-from pzobo.runs import names
+from pzobo.runs import json_text, names
 from pzobo.runs.folder import writing
+from pzobo.runs.memory import within_memory
 
 FAILURES = (ArithmeticError, SmoothingError)
 """A method that diverges, or whose differences are rounding noise, is a result."""
-
-SEARCH_SEED = 1000
-"""The data on which learning rates are chosen is that of no run."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,15 @@ class Job:
     def finished(self) -> bool:
         """Whether the folder holds the whole of this run."""
         try:
-            config = json.loads((self.folder / names.CONFIG).read_text())["config"]
-            result = json.loads((self.folder / names.RESULT).read_text())
-        except (OSError, ValueError, KeyError):
+            config = json_text.read(self.folder / names.CONFIG)["config"]
+            result = json_text.read(self.folder / names.RESULT)
+        except (DamagedFileError, KeyError):
+            return False
+        if not isinstance(config, dict) or not isinstance(result.get("steps"), int):
             return False
         same = all(config.get(key) == value for key, value in self.config.items())
         whole = result["steps"] >= self.experiment.steps or not self.experiment.menu[self.method].tuned
-        enough = result["stopped"] in ("target", "seconds", "failed") or whole
+        enough = result.get("stopped") in ("target", "seconds", "failed") or whole
         return same and enough
 
 
@@ -92,6 +93,11 @@ def _bare(experiment: Experiment) -> Experiment:
 
 
 def _fit(job: Job, steps: int, **options: Any) -> Fit:
+    with within_memory():
+        return _fit_it(job, steps, **options)
+
+
+def _fit_it(job: Job, steps: int, **options: Any) -> Fit:
     e = job.experiment
     problem = _problem(_bare(e), job.seed)
     method = e.menu[job.method].build(e.setup(), problem)
@@ -175,7 +181,7 @@ class Rates:
         for family, first in self.firsts.items():
             file = self._file(first)
             searched = experiment.resume and file.exists()
-            self.found[family] = json.loads(file.read_text()) if searched else {}
+            self.found[family] = _searched(file) if searched else {}
 
     def missing(self) -> list[Job]:
         """The trials that have not been made."""
@@ -210,6 +216,20 @@ class Rates:
         return first.out / first.name / f"rates-{first.label()}.json"
 
 
+def _searched(file: Path) -> dict[str, dict[str, float]]:
+    """What a search came to, of each method and rate."""
+    try:
+        found = json_text.read(file)
+        for trials in found.values():
+            if not isinstance(trials, dict) or not all(isinstance(value, (int, float)) for value in trials.values()):
+                raise DamagedFileError("it does not hold a number for each method and rate")
+            for rate in trials:
+                float(rate)
+    except ValueError as error:
+        raise DamagedFileError(f"{file} is damaged ({error}): remove it, and the rates are searched anew.") from error
+    return found
+
+
 def command_of(experiment: Experiment) -> str:
     """The command line that makes these runs."""
     words = ["pzobo", "run", experiment.name]
@@ -229,6 +249,8 @@ def command_of(experiment: Experiment) -> str:
 def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda text, done, total: None) -> list[str]:
     """Make all runs of an experiment, and return a sentence for each that failed. `show` is called after each run."""
     experiment.chosen()
+    for variant in experiment.variants():
+        variant.setup()  # what a solver refuses is refused before anything runs
     problems: list[str] = []
     rates = Rates(experiment)
     with _workers(experiment.workers) as pool:
@@ -244,25 +266,30 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
 
 @contextmanager
 def _workers(count: int) -> Iterator[Executor]:
-    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun."""
+    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun, and saves what has."""
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, spawn, initializer=_end_with_parent) if count else _Here()
+    reader, writer = spawn.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, spawn, initializer=_obey, initargs=(reader,)) if count else _Here()
     try:
         yield pool
     except BaseException:
+        writer.close()
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+    writer.close()
 
 
-def _end_with_parent() -> None:
-    """When the process that hands out the jobs dies, for whatever reason, ask this one to save its run and to end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+def _obey(parent: Connection) -> None:
+    """In a worker: end when the process that hands out the jobs closes its end, or has died, however it did.
+
+    A Ctrl-C reaches all processes of a terminal. It is the parent's to answer: here it is ignored.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        parent.join()
-        while True:  # the first signal makes a run save itself and stop; one between runs ends the process
+        parent.poll(None)
+        while True:  # a run in work hears the first, saves itself and ends; between runs it is final
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.data.lookup import cache_folder
+from pzobo.data.lookup import DataError, cache_folder
 from pzobo.extras import need
 from pzobo.files import remove_leftovers, replacing, write_atomically
 
@@ -28,9 +29,12 @@ def cached(name: str, make: Callable[[], Named]) -> tuple[Tensor, tuple[str, ...
     if kept is None:
         remove_leftovers(path.parent)  # a killed process may have left gigabytes
         array, names = make()
+        for text in names:
+            if not text or not text.isprintable():
+                raise DataError(f"{name} has a class called {text!r}; expected names that can be printed.")
         try:
             # The names first: where the array is, they are.
-            write_atomically(path.with_suffix(".txt"), "\n".join(names).encode())
+            write_atomically(path.with_suffix(".json"), json.dumps(names).encode())
             with replacing(path) as file:  # without a copy of the array in memory
                 need("numpy").save(file, array, allow_pickle=False)
         except OSError as error:
@@ -45,12 +49,16 @@ def cached(name: str, make: Callable[[], Named]) -> tuple[Tensor, tuple[str, ...
 def _load(path: Path) -> Named | None:
     try:
         array = need("numpy").load(path, mmap_mode="c", allow_pickle=False)
-        names = tuple(path.with_suffix(".txt").read_text().splitlines())
+        names = tuple(json.loads(path.with_suffix(".json").read_bytes()))
+        if array.ndim != 5 or array.dtype != "uint8" or len(names) != len(array) or not all(map(_is_text, names)):
+            raise ValueError("it holds something else")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, EOFError):
-        names = ()
-    if not names or len(names) != len(array):
+    except Exception:  # NumPy raises nearly anything for a damaged file
         warnings.warn(f"{path} could not be read and is made again.", stacklevel=4)
         return None
     return array, names
+
+
+def _is_text(name: Any) -> bool:
+    return isinstance(name, str)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import operator
 import os
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from pzobo.data.archives import arrays
 from pzobo.data.cache import Named, cached
 from pzobo.data.few_shot import FewShotData, ImageClasses
 from pzobo.data.lookup import DataError, Source, places, read
+from pzobo.data.pictures import picture, resized
 from pzobo.data.safe_pickle import load_arrays
 from pzobo.errors import OptionError
 from pzobo.extras import need
@@ -43,22 +46,17 @@ CSV_SHA256 = {
 
 def decode(file: Any, name: str) -> Any:
     """One picture as 3 x 84 x 84; others than 84 x 84 are resized by Pillow's Lanczos filter."""
-    image = need("PIL.Image")
-    try:
-        with image.open(file) as picture:
-            rgb = picture.convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise DataError(f"{name} is missing or not a picture ({error}).") from error
+    rgb = picture(file, name).convert("RGB")
     if rgb.size != (SIZE, SIZE):
-        rgb = rgb.resize((SIZE, SIZE), image.Resampling.LANCZOS)
+        rgb = resized(rgb, SIZE)
     return need("numpy").asarray(rgb).transpose(2, 0, 1)
 
 
 def grouped(pictures: Iterable[Any], labels: Iterable[Any], what: str) -> Named:
     """Pictures in the order of their classes' first appearance, as classes x images x 3 x 84 x 84."""
     classes: dict[str, list[Any]] = {}
-    for picture, label in zip(pictures, labels, strict=True):
-        classes.setdefault(str(label), []).append(picture)
+    for pixels, label in zip(pictures, labels, strict=True):
+        classes.setdefault(str(label), []).append(pixels)
     if len({len(images) for images in classes.values()}) != 1:
         raise DataError(f"{what} has no images, or classes with different numbers of them.")
     np = need("numpy")
@@ -67,22 +65,35 @@ def grouped(pictures: Iterable[Any], labels: Iterable[Any], what: str) -> Named:
 
 def from_npz(content: bytes, name: str) -> Named:
     """The compact form: jpeg files end to end, `offsets`, `labels` and `wnids`."""
-    with need("numpy").load(io.BytesIO(content), allow_pickle=False) as file:
-        jpeg, offsets, labels, wnids = (file[key] for key in ("jpeg", "offsets", "labels", "wnids"))
-    ends = pairwise(offsets)
+    found = arrays(content, name, {"jpeg": 1, "offsets": 1, "labels": 1, "wnids": 1})
+    jpeg, offsets, labels, wnids = found.values()
+    whole = [found[key].dtype.kind in "iu" and found[key].dtype.itemsize for key in ("offsets", "labels")]
+    if jpeg.dtype != "uint8" or not all(whole) or wnids.dtype.kind not in "US" or len(offsets) != len(labels) + 1:
+        raise DataError(f"{name} does not hold jpeg files with an offset and a label for each.")
+    if not len(labels) or labels.min() < 0 or labels.max() >= len(wnids):
+        raise DataError(f"{name} has no images, or labels without a name in wnids.")
+    ends = pairwise(int(offset) for offset in offsets)
     return grouped((decode(io.BytesIO(jpeg[a:b].tobytes()), name) for a, b in ends), wnids[labels], name)
 
 
 def from_pickle(path: Path) -> Named:
     """`mini-imagenet-cache-*.pkl`: {"image_data": n x 84 x 84 x 3 of uint8, "class_dict": {name: places in it}}."""
-    with path.open("rb") as file:
-        found = load_arrays(file, str(path))
+    try:
+        with path.open("rb") as file:
+            found = load_arrays(file, str(path))
+    except OSError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
     np = need("numpy")
     try:
-        images = found["image_data"]
-        classes = {str(name): np.asarray(rows, dtype=np.int64) for name, rows in found["class_dict"].items()}
+        images, rows_of_class = found["image_data"], found["class_dict"]
+        assert isinstance(images, np.ndarray)
         assert images.dtype == np.uint8
         assert images.shape[1:] == (SIZE, SIZE, 3)
+        assert all(isinstance(name, (str, int)) for name in rows_of_class)
+        assert sum(map(len, rows_of_class.values())) <= len(images)
+        classes = {str(name): np.array([operator.index(row) for row in rows]) for name, rows in rows_of_class.items()}
         array = np.stack([images[rows].transpose(0, 3, 1, 2) for rows in classes.values()])
     except Exception as error:  # the file may hold anything under these names
         raise DataError(f'{path} does not hold "image_data" of n x 84 x 84 x 3 bytes and a "class_dict".') from error
@@ -92,10 +103,13 @@ def from_pickle(path: Path) -> Named:
 def rows_of(path: Path) -> list[tuple[str, str]]:
     """(filename, label) for each line of a class-split file."""
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             rows = [(row["filename"], row["label"]) for row in csv.DictReader(file)]
     except (KeyError, OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV file with the columns filename and label.") from error
+    for row in rows:
+        if not all(isinstance(cell, str) and cell and cell.isprintable() for cell in row):
+            raise DataError(f"{path} has a row without a file name and a label that can be printed: {row!r}.")
     outside = [name for name, _ in rows if Path(name).name != name]
     if outside:
         raise DataError(f"{path} names {outside[0]!r}, which is not a file of the folder images beside it.")
@@ -105,8 +119,8 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 def from_csv(path: Path) -> Named:
     """The class-split file with pictures of any size in the folder `images` beside it."""
     rows = rows_of(path)
-    pictures = (path.parent / "images" / name for name, _ in rows)
-    return grouped((decode(picture, str(picture)) for picture in pictures), (label for _, label in rows), str(path))
+    files = (path.parent / "images" / name for name, _ in rows)
+    return grouped((decode(file, str(file)) for file in files), (label for _, label in rows), str(path))
 
 
 def key_of(paths: Iterable[Path]) -> str:

@@ -33,6 +33,10 @@ SOURCES = {
 
 def _split(part: str, root: str | os.PathLike[str] | None, lenet: bool) -> Split:
     images, labels = (parse_idx(read(source, root), source.path) for source in SOURCES[part])
+    if images.dim() != 3 or labels.dim() != 1:
+        raise DataError(
+            f"MNIST's {part} part has images of shape {tuple(images.shape)}, labels of {tuple(labels.shape)}."
+        )
     if len(images) != len(labels):
         raise DataError(f"MNIST's {part} part has {len(images)} images and {len(labels)} labels.")
     if lenet:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pzobo.data.archives import arrays as arrays_of
 from pzobo.data.lookup import DataError, Source, cache_folder, download, read_local
 from pzobo.data.splits import Dataset, Split
 from pzobo.extras import need
@@ -31,6 +32,12 @@ ARCHIVE = Source(
     "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
     "https://ndownloader.figshare.com/files/5975967",
 )
+
+
+SHAPES = {"names": 1} | {
+    f"{part}_{name}": 1 for part in ("train", "test") for name in ("data", "indices", "indptr", "shape", "labels")
+}
+"""The arrays of the file in the cache, with their numbers of dimensions."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +127,10 @@ def counts(root: str | os.PathLike[str] | None) -> dict[str, Any]:
     pickled = read_local(PICKLE, root)
     archive = read_local(ARCHIVE, root) if pickled is None else None
     try:
-        with np.load(cached, allow_pickle=False) as file:
-            return dict(file)
-    except FileNotFoundError:
-        pass
-    except Exception:  # zipfile, zlib and NumPy each have their own errors for a damaged file
-        warnings.warn(f"{cached} could not be read and is made again.", stacklevel=3)
+        return arrays_of(cached.read_bytes(), str(cached), SHAPES)
+    except OSError as error:
+        if isinstance(error, DataError) or not isinstance(error, FileNotFoundError):
+            warnings.warn(f"{cached} could not be read and is made again.", stacklevel=3)
     arrays = count(unpickle(pickled) if pickled is not None else unpack(archive or fetch()))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)

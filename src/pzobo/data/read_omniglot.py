@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pzobo.data.archives import members
 from pzobo.data.cache import cached
 from pzobo.data.few_shot import TURNS, FewShotData, ImageClasses, turned
 from pzobo.data.lookup import DataError, Source, read
+from pzobo.data.pictures import picture, resized
 from pzobo.errors import OptionError
 from pzobo.extras import need
 
@@ -46,16 +47,11 @@ def decode(archive: bytes, name: str = "the archive") -> dict[str, list[Any]]:
 
     105 x 105 pixels of one bit become 28 x 28 grey ones by Pillow's Lanczos filter.
     """
-    np, image = need("numpy"), need("PIL.Image")
+    np = need("numpy")
     found: dict[str, list[Any]] = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as files:
-            for path in sorted(p for p in files.namelist() if p.endswith(".png")):
-                with image.open(io.BytesIO(files.read(path))) as picture:
-                    small = picture.convert("L").resize((SIZE, SIZE), image.Resampling.LANCZOS)
-                found.setdefault("/".join(path.split("/")[-3:-1]), []).append(255 - np.asarray(small))
-    except (zipfile.BadZipFile, OSError, SyntaxError) as error:  # Pillow's error for a broken png is a SyntaxError
-        raise DataError(f"{name} is not a whole zip archive of png files ({error}).") from error
+    for path, content in members(archive, name, lambda path: path.endswith(".png")):
+        small = resized(picture(io.BytesIO(content), f"{path} in {name}").convert("L"), SIZE)
+        found.setdefault("/".join(path.split("/")[-3:-1]), []).append(255 - np.asarray(small))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pzobo.diagnosis.doubling import doubled
 from pzobo.diagnosis.exact_hypergradient import Reference, length, reference
 from pzobo.diagnosis.findings import Diagnosis, Finding, Level
 from pzobo.diagnosis.flat import Flat, curvature, slope
@@ -27,6 +28,12 @@ from pzobo.tensors.trees import Tree
 
 FLAT = 1e-6
 """An inner Hessian whose least eigenvalue is below this part of its largest is called flat."""
+
+
+_NOT_FINITE = (
+    "g(x, y0) is NaN or infinite before the first inner step. Look at the inner loss at this x and y0: a logarithm or "
+    "a division at zero, a square root below it, or data that holds NaN."
+)
 
 
 def doctor(
@@ -65,8 +72,11 @@ def doctor(
     flat = Flat(problem, x, y0)
     generator = torch.Generator().manual_seed(seed)
     jacobian = PZOBO() if jacobian is None else jacobian
+    if not torch.isfinite(flat.g(flat.x, flat.y0).detach()):
+        return Diagnosis((Finding("inner loss not finite", "problem", _NOT_FINITE),))
     if solver is None:
-        solver = GD(lr=1 / max(_inner_spectrum(flat, flat.y0, generator)[1], 1e-12), steps=20)
+        high = _inner_spectrum(flat, flat.y0, generator)[1]
+        solver = GD(lr=1 / high if high > FLAT else 0.1, steps=20)  # no curvature says nothing of a rate
     jacobian.check(solver)
     patient = _Patient(flat, solver, jacobian, Trial(flat, solver, draws), target, max_steps, generator)
     return patient.examine()
@@ -173,12 +183,35 @@ class _Patient:
         self.numbers |= {"direct": direct, "indirect": indirect}
         text = f"the direct term is {direct:.2g} and the indirect term {indirect:.2g} of the hypergradient's length."
         if truth.norm == 0:
-            self.say("no hypergradient", "note", "it is zero at x: x is a stationary point.")
+            self.zero(truth)
         elif indirect < 1e-3:
             gone = "f does not depend on y" if length(truth.v) < 1e-8 * whole else "g hardly lets y* depend on x"
             self.say("no indirect term", "note", f"{text} Direct() is enough: {gone}.")
         else:
             self.say("shares", "ok", text)
+
+    def zero(self, truth: Reference) -> None:
+        """Is a hypergradient of zero one? Solutions at other x, which no derivative is asked of, tell."""
+        flat = self.flat
+        u = torch.randn(flat.p, generator=self.generator, dtype=torch.float64).to(flat.x)
+        u = u / length(u) * max(length(flat.x), 1.0) * 1e-2
+
+        def value(x: Tensor) -> float:
+            y = flat.solve(self.solver, x=x)
+            return float(flat.f(x, y).detach())
+
+        up, middle, down = value(flat.x + u), value(flat.x), value(flat.x - u)
+        moved, bent = abs(up - down), abs(up - 2 * middle + down)
+        if moved > max(bent, 1e-6 * abs(middle)) or not self.whole.startswith("the true"):
+            self.say(
+                "no derivative",
+                "problem",
+                f"{self.whole} is zero at x, where f(x, y^N(x)) goes from {down:.4g} over {middle:.4g} to {up:.4g} on "
+                "a short line. Where g has kinks (|y|, ReLU, max) or steps, derivatives do not tell of its response: "
+                "smooth g, or take PZOBO with a mu of the size of an outer step, which measures differences.",
+            )
+        else:
+            self.say("no hypergradient", "note", "it is zero at x: x is a stationary point.")
 
     def path(self, truth: Reference) -> None:
         """Are there enough inner steps?"""
@@ -192,11 +225,9 @@ class _Patient:
             return length(self._of_path(steps) - truth.gradient) / truth.norm
 
         allowed, steps = self.target / 2, self.solver.steps
-        off = left = self.numbers["path_error"] = error(steps)
-        needed = steps
-        while needed < self.max_steps and left > allowed:
-            needed = min(2 * needed, self.max_steps)
-            left = error(needed)
+        off = self.numbers["path_error"] = error(steps)
+        rate = float(getattr(self.solver, "lr", 0.0)) if "map" in self.solver.gives else 0.0
+        needed, left = doubled(error, steps, allowed, self.max_steps, rate * self.numbers["curvature"][0])
         self.numbers["steps_needed"] = needed if left <= allowed else None
         text = f"N = {steps} steps leave |dg/dy| at {residual:.1e} of its start, and the hypergradient {off:.2g} off."
         if off <= allowed:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pzobo.diagnosis.best_mu import choose_mu
+from pzobo.diagnosis.doubling import doubled
 from pzobo.diagnosis.exact_hypergradient import Reference, length, reference
 from pzobo.diagnosis.flat import Flat, curvature
 from pzobo.diagnosis.lanczos import spectrum
@@ -118,7 +119,7 @@ def suggest(
 
     low, high = inner_curvature(flat, truth.y, generator)
     rate = 1 / high
-    N, path_error = _steps(flat, truth, rate, PATH_SHARE * target, max_steps)
+    N, path_error = _steps(flat, truth, rate, low, PATH_SHARE * target, max_steps)
     Q = directions_for(sampler, flat.p, target, share)
     solver = GD(lr=rate, steps=N)
     smooth = choose_mu(flat, solver, truth, sampler, Q, MU_SHARE * target, generator)
@@ -166,7 +167,9 @@ def inner_curvature(flat: Flat, y: Tensor, generator: torch.Generator) -> tuple[
     return found[0].low, max(s.high + s.high_error for s in found)
 
 
-def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int) -> tuple[int, float]:
+def _steps(
+    flat: Flat, truth: Reference, rate: float, low_curvature: float, allowed: float, most: int
+) -> tuple[int, float]:
     """The least N whose exact hypergradient is that near to the true one: doubling, then bisection."""
 
     def error(N: int) -> float:
@@ -177,16 +180,13 @@ def _steps(flat: Flat, truth: Reference, rate: float, allowed: float, most: int)
             found = flat.estimator(solver, Unrolled(products="difference"))()
         return length(found - truth.gradient) / truth.norm
 
-    high, at_high = 1, error(1)
-    while at_high > allowed:
-        if high >= most:
-            raise OptionError(
-                f"{most} inner steps still leave a relative error of {at_high:.2g} (the path may use {allowed:.2g}). "
-                "The inner problem is too ill-conditioned for gradient descent: regularise it more, start at a warm "
-                "y0, or raise target= or max_steps=."
-            )
-        high = min(2 * high, most)
-        at_high = error(high)
+    high, at_high = doubled(error, 1, allowed, most, rate * low_curvature)
+    if at_high > allowed:
+        raise OptionError(
+            f"{high} inner steps still leave a relative error of {at_high:.2g} (the path may use {allowed:.2g}). "
+            "The inner problem is too ill-conditioned for gradient descent, or has kinks: regularise it more, start at "
+            "a warm y0, or raise target= or max_steps=."
+        )
     low = high // 2
     while high - low > max(1, high // 16):
         middle = (low + high) // 2

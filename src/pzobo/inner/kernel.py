@@ -268,12 +268,16 @@ def select(z: Z, slots: Sequence[int]) -> tuple[Leaves, Callable[[Sequence[Tenso
 def probe_length(y: Leaves, q: Leaves) -> Tensor:
     """The length e of a central difference along q at y: where truncation (e^2) and rounding (1/e) are about equal.
 
-    In float32 it is 0.01 |y| / |q|.
+    No coordinate moves by more than 2 eps^(1/3) (0.01 in float32) of the size that y has where q is:
+    e = 2 eps^(1/3) s / max |q_i| with s^2 = sum q_i^2 y_i^2 / sum q_i^2. So it does not grow with the number of
+    variables, nor with those that q does not touch.
     """
     relative = 2.0 * max([torch.finfo(t.dtype).eps for t in y]) ** (1 / 3)
-    size = trees.norm(y)
-    along = trees.norm(q)
-    length: Tensor = relative * torch.where(size > 0, size, 1.0) / torch.where(along > 0, along, 1.0)
+    along, everywhere = trees.norm(q), trees.norm(y) / max(1, sum([t.numel() for t in y])) ** 0.5
+    there = trees.norm([s * t for s, t in zip(y, q, strict=True)]) / torch.where(along > 0, along, 1.0)
+    size = torch.where(there > 0, there, torch.where(everywhere > 0, everywhere, 1.0))
+    largest = trees.largest(q)
+    length: Tensor = relative * size / torch.where(largest > 0, largest, 1.0)
     return length
 
 

@@ -115,9 +115,12 @@ class Bilevel(Objective):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for batches, position in zip(self._streams, state["batches"], strict=True):
             if batches is not None:
+                if not isinstance(position, int):
+                    raise StructureError(f"A stream of batches stands at {position!r} in the saved state.")
                 batches.position = position
         self.argmin.load_state_dict(state["argmin"])
         leaves, plan = trees.Plan.take(self.problem.y0)
-        if [t.shape for t in state["y"]] != [t.shape for t in leaves]:
-            raise StructureError(f"y has the shapes {[tuple(t.shape) for t in state['y']]} in the saved state.")
+        if [(t.shape, t.dtype) for t in state["y"]] != [(t.shape, t.dtype) for t in leaves]:
+            found = [(tuple(t.shape), t.dtype) for t in state["y"]]
+            raise StructureError(f"y has the shapes and dtypes {found} in the saved state.")
         self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])

@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import optree
 import torch
+from torch import Tensor
 
-from pzobo.errors import OptionError
+from pzobo.errors import OptionError, StructureError
 from pzobo.options import positive, whole
+from pzobo.outer.arguments import wrong
 from pzobo.outer.identity import identity
 from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
 from pzobo.outer.state import RunState
 from pzobo.runs.folder import RunFolder
-from pzobo.runs.listeners import board, interrupts, obey, summary_writer
+from pzobo.runs.listeners import board, explained, interrupts, obey, summary_writer
 from pzobo.runs.metrics import Metrics
 from pzobo.runs.progress import Progress
 from pzobo.runs.randomness import seeded
@@ -45,6 +48,34 @@ class Fit:
     steps: int
     seconds: float
     stopped: str
+
+    def copy_to(self, tree: Tree) -> None:
+        """Write x into the tensors of a tree of the same structure, in place: x0 itself, or the parameters of a module.
+
+        Args:
+            tree: as in `found.copy_to(dict(module.named_parameters()))`.
+
+        Raises:
+            StructureError: another structure, shape or dtype; then nothing is written.
+        """
+        plans = [optree.tree_flatten(t, none_is_leaf=True) for t in (self.x, tree)]
+        (leaves, structure, *_), (targets, found, *_) = plans
+        if structure != found:
+            raise StructureError(
+                f"copy_to got a tree of the structure {found}, and x has {structure}; for a module give "
+                "dict(module.named_parameters())."
+            )
+        pairs: list[tuple[Any, Any]] = [p for p in zip(targets, leaves, strict=True) if isinstance(p[1], Tensor)]
+        for target, leaf in pairs:
+            if not isinstance(target, Tensor) or (target.shape, target.dtype) != (leaf.shape, leaf.dtype):
+                raise StructureError(f"copy_to got {_kind(target)}, and x has {_kind(leaf)} there.")
+        with torch.no_grad():
+            for target, leaf in pairs:
+                target.copy_(leaf)
+
+
+def _kind(leaf: Any) -> str:
+    return f"{leaf.dtype} of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
 
 
 def fit(
@@ -79,7 +110,10 @@ def fit(
     `inner_loss` and what `evaluate` gives. A last row follows the last step.
 
     A run in a folder can be stopped at any moment, by Ctrl-C, SIGTERM or kill -9; with `resume=True` it goes on from
-    its last checkpoint, and on the same machine ends in the same bits as a run that was never stopped.
+    its last checkpoint, and on the same machine ends in the same bits as a run that was never stopped. The message
+    of the `KeyboardInterrupt` says where the run is.
+
+    x0 is not changed: `found.copy_to` writes x into it, or into a module.
 
     Args:
         problem: a `Problem`, or what the method's `start` takes.
@@ -120,8 +154,20 @@ def fit(
         raise OptionError(f"target={target!r}: give a number for the outer loss, or a function of a row of metrics.")
     if out is None and (resume or tensorboard):
         raise OptionError("resume=True and tensorboard=True need the run's folder: out=...")
+    if not hasattr(method, "start"):
+        raise wrong("method", method, "give a method, as in pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.PZOBO())")
+    for name, call in {"evaluate": evaluate, "evaluate_at_end": evaluate_at_end, "clock": clock}.items():
+        if call is not None and not callable(call):
+            raise wrong(name, call, "give a function")
+    for name, part in {"save": save, "config": config, "notes": notes}.items():
+        if part is not None and not isinstance(part, Mapping):
+            raise wrong(name, part, f"give a dict, as in {name}={{'name': ...}}")
     writer = summary_writer() if tensorboard else None
-    with seeded(seed), contextlib.ExitStack() as stack:
+    with (
+        seeded(seed),
+        explained(lambda: "Stopped before the first outer step; nothing is saved."),
+        contextlib.ExitStack() as stack,
+    ):
         objective = method.start(problem, seed)
         run = RunState(objective, optimizer, lr, scheduler, save or {})
         folder = state = None
@@ -137,14 +183,13 @@ def fit(
                     "give at least as many."
                 )
             run.restore(state)
-        path, size = (None, 0) if folder is None else (folder.metrics, state["metrics"] if state else 0)
-        rows = stack.enter_context(Metrics(path, size))
+        stack.enter_context(explained(lambda: _saved(run, folder)))
+        rows = stack.enter_context(Metrics(None if folder is None else folder.metrics, state and state["metrics"]))
         if warm_up and run.step < steps:
             run.rehearse()
         loop = Loop(
             run, rows, folder, evaluate, evaluate_at_end, evaluate_every, checkpoint_every, target, seconds, clock
         )
-        loop.restore(state["pending"] if state else None)
         bar = stack.enter_context(Progress(steps, run.step, progress))
         write = stack.enter_context(board(writer, folder, rows.rows))
         interrupted = stack.enter_context(interrupts())
@@ -161,3 +206,13 @@ def fit(
             folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds)
         obey(interrupted)
     return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped)
+
+
+def _saved(run: RunState, folder: RunFolder | None) -> str:
+    """Where a run that was stopped is, and how it goes on."""
+    done = f"Stopped after {run.step} outer steps."
+    if folder is None:
+        return f"{done} Nothing is saved, because the run has no folder: give out=..., and resume=True to go on."
+    if folder.saved is None:
+        return f"{done} {folder.path} has no checkpoint yet: the same call with resume=True starts anew."
+    return f"{done} Saved in {folder.path} after {folder.saved}: the same call with resume=True goes on from there."

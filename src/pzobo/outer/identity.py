@@ -13,6 +13,7 @@ import optree
 import torch
 from torch import Tensor
 
+from pzobo.errors import OptionError
 from pzobo.outer.problem import Problem
 from pzobo.tensors.sparse import SparseMatrix
 
@@ -27,9 +28,15 @@ def identity(
         "optimizer": words(optimizer),
         "scheduler": words(scheduler),
         "seed": seed,
-        "config": dict(config),
     }
-    return {name: plain(part) for name, part in parts.items()}
+    try:
+        settings = plain(config)
+    except Exception as error:  # a dict that holds itself, or an object that cannot be told in words
+        raise OptionError(
+            f"config= cannot be kept as JSON ({type(error).__name__}: {error}): give strings, numbers, lists and dicts "
+            "of them."
+        ) from error
+    return {**{name: plain(part) for name, part in parts.items()}, "config": settings}
 
 
 def plain(value: Any) -> Any:

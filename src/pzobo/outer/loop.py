@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pzobo.errors import NonFiniteError, OptionError, RequirementError
 from pzobo.outer.objective import Objective
-from pzobo.outer.state import RunState
+from pzobo.outer.state import Pending, RunState
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.listeners import Listener, obey
 from pzobo.runs.memory import Peak
@@ -20,14 +20,6 @@ from pzobo.runs.rows import Row
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
 from pzobo.tensors.trees import Tree
-
-
-@dataclass
-class Pending:
-    """A row whose step is not made yet, and the time that its loss and hypergradient took."""
-
-    row: Row
-    taken: float
 
 
 class Loop:
@@ -57,7 +49,6 @@ class Loop:
         self.target, self.limit = target, math.inf if seconds is None else seconds
         self.clock = clock
         self.peak = Peak(run.device)
-        self.pending: Pending | None = None
         self.changed = False
         self.y: Tree = None
 
@@ -65,7 +56,7 @@ class Loop:
         """Step until there is a reason to stop, and say which."""
         run = self.run
         while run.step < steps:
-            if self.pending is None:
+            if run.pending is None:
                 self.look(listeners)
             stopped = self.reason()
             if stopped is not None:
@@ -96,26 +87,26 @@ class Loop:
         if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
             row = self.measured(row, self.evaluate_at_end if over else self.evaluate)
         self.tell(row, listeners)
-        self.pending, self.changed = Pending(row, taken), True
+        run.pending, self.changed = Pending(row, taken), True
 
     def reason(self) -> str | None:
         """Why to stop at the pending row, if there is a reason."""
-        assert self.pending is not None
-        row = self.pending.row
+        assert self.run.pending is not None
+        row = self.run.pending.row
         if row.seconds >= self.limit:
             return "seconds"
         return "target" if row.evaluated and self.reached(row) else None
 
     def advance(self) -> None:
         """Make the step of the pending row."""
-        run, pending = self.run, self.pending
+        run, pending = self.run, self.run.pending
         assert pending is not None
         with self.peak:
             began = self.clock()
             run.advance(pending.row.outer_loss)
             self.wait()
             run.seconds += pending.taken + self.clock() - began
-        self.pending, self.changed = None, True
+        run.pending, self.changed = None, True
 
     def last(self, listeners: Sequence[Listener]) -> str:
         """The row after the last step. It leaves no trace, so that a longer run can go on from here."""
@@ -126,7 +117,7 @@ class Loop:
             run.clear()
             loss = float(run.objective.outer_loss().detach())
             self.y = run.objective.y
-            if row is None:
+            if row is None or row.outer_loss != loss:
                 row = self.measured(self.row(loss, last=True), self.evaluate_at_end)
         self.tell(row, listeners)
         return "target" if self.reached(row) else "steps"
@@ -154,8 +145,14 @@ class Loop:
         with self.run.no_trace(), torch.no_grad():
             inner_loss = _number("inner_loss", self.run.objective.inner_loss())
             found = evaluate(self.run.objective)
+        if not isinstance(found, Mapping):
+            raise OptionError(
+                f"evaluate returned a {type(found).__name__}; expected a dict of numbers, as in {{'accuracy': 0.9}}."
+            )
         metrics = {key: _number(key, value) for key, value in found.items()}
         for key in metrics:
+            if not isinstance(key, str):
+                raise OptionError(f"evaluate returned the key {key!r}; expected names, as in {{'accuracy': 0.9}}.")
             if key in Row.OWN:
                 raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")
         return replace(row, evaluated=True, inner_loss=inner_loss, metrics=metrics)
@@ -176,19 +173,8 @@ class Loop:
         """Write a checkpoint, if anything changed since the last."""
         if self.folder is None or not self.changed:
             return
-        pending = self.pending and {
-            "row": dict(self.pending.row),
-            "taken": self.pending.taken,
-            "gradients": self.run.gradients,
-        }
-        self.folder.save({**self.run.state(), "pending": pending, "metrics": self.rows.size()})
+        self.folder.save({**self.run.state(), "metrics": self.rows.known()})
         self.changed = False
-
-    def restore(self, pending: dict[str, Any] | None) -> None:
-        """Take up the row whose step was not made."""
-        if pending is not None:
-            self.run.gradients = pending["gradients"]
-            self.pending = Pending(Row.of(pending["row"]), pending["taken"])
 
     def wait(self) -> None:
         if self.run.device.type == "cuda":
@@ -198,6 +184,7 @@ class Loop:
 def _number(key: str, value: Any) -> Any:
     """A metric as a number of Python's."""
     try:
-        return value if value is None or isinstance(value, int) else float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        number = None if value is None else float(value)
+        return value if isinstance(value, int) else number
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise OptionError(f"evaluate returned {key!r} as a {type(value).__name__}; expected one number.") from error

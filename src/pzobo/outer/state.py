@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import optree
@@ -14,9 +15,20 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from pzobo.errors import CheckpointError, OptionError
+from pzobo.options import positive
+from pzobo.outer.arguments import wrong
 from pzobo.outer.objective import Objective
 from pzobo.runs.randomness import random_state, set_random_state
+from pzobo.runs.rows import Row
 from pzobo.tensors.trees import unique
+
+
+@dataclass
+class Pending:
+    """A row whose step is not made yet, and the time that its loss and hypergradient took."""
+
+    row: Row
+    taken: float
 
 
 class RunState:
@@ -26,6 +38,7 @@ class RunState:
         step: outer steps made.
         seconds: their time.
         variables: the tensors of x that are optimized, tied ones once.
+        pending: a row whose step is not made yet, if there is one.
     """
 
     def __init__(
@@ -41,10 +54,11 @@ class RunState:
         if not self.variables:
             raise OptionError("x holds no floating-point tensor that needs a gradient; there is nothing to optimize.")
         self.device = self.variables[0].device
-        self.optimizer = optimizer(self.variables) if lr is None else optimizer(self.variables, lr=lr)
-        self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self.optimizer = _optimizer(optimizer, self.variables, lr)
+        self.scheduler = None if scheduler is None else _scheduler(scheduler, self.optimizer)
         self.step = 0
         self.seconds = 0.0
+        self.pending: Pending | None = None
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise OptionError(
@@ -88,6 +102,8 @@ class RunState:
             "x": [t.detach() for t in self.variables],
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "pending": self.pending
+            and {"row": dict(self.pending.row), "taken": self.pending.taken, "gradients": self.gradients},
             **self._surroundings(),
         }
 
@@ -105,8 +121,11 @@ class RunState:
                 self.scheduler.load_state_dict(state["scheduler"])
             if state["save"].keys() != self.save.keys():
                 raise ValueError(f"save= has {sorted(self.save)} where it has {sorted(state['save'])}")
-            self._restore_surroundings(state)
+            if (pending := state["pending"]) is not None:
+                self.gradients = pending["gradients"]
+                self.pending = Pending(Row.of(pending["row"]), float(pending["taken"]))
             self.step, self.seconds = state["step"], state["seconds"]
+            self._restore_surroundings(state)
         except Exception as error:
             raise CheckpointError(f"The checkpoint does not fit this run: {error}. It is left as it was.") from error
 
@@ -129,9 +148,9 @@ class RunState:
 
     def _restore_surroundings(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
-        for name, part in self.save.items():
-            part.load_state_dict(state["save"][name])
         set_random_state(state["random"], self.device)
+        for name, part in self.save.items():  # the last: these are the caller's, and stay as they are if the rest fails
+            part.load_state_dict(state["save"][name])
 
     @contextmanager
     def no_trace(self) -> Iterator[None]:
@@ -148,6 +167,35 @@ class RunState:
         """A loss and its hypergradient without a trace."""
         with self.no_trace():
             self.objective.outer_loss().backward()
+
+
+def _optimizer(make: Any, variables: list[Tensor], lr: float | None) -> torch.optim.Optimizer:
+    advice = "give a class of torch.optim, or a function of the tensors, as in optimizer=torch.optim.Adam"
+    if lr is not None:
+        positive("lr", lr)
+    if not callable(make):
+        raise wrong("optimizer", make, advice)
+    try:
+        made = make(variables) if lr is None else make(variables, lr=lr)
+    except (TypeError, ValueError) as error:
+        given = "the tensors" if lr is None else f"the tensors and lr={lr}"
+        raise OptionError(f"optimizer= cannot be made of {given} ({error}): {advice}.") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise OptionError(f"optimizer= made a {type(made).__name__}, expected a torch.optim.Optimizer: {advice}.")
+    return made
+
+
+def _scheduler(make: Any, optimizer: torch.optim.Optimizer) -> Any:
+    advice = "give a function of the optimizer, as in scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 80)"
+    if not callable(make):
+        raise wrong("scheduler", make, advice)
+    try:
+        made = make(optimizer)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"scheduler= cannot be made of the optimizer ({error}): {advice}.") from error
+    if not callable(getattr(made, "step", None)):
+        raise OptionError(f"scheduler is a {type(made).__name__} without step(): {advice}.")
+    return made
 
 
 def _by_parameter(state: dict[str, Any]) -> Iterator[dict[str, Any]]:

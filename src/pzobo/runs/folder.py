@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import math
 import os
 import pickle
 import re
@@ -15,15 +17,28 @@ from typing import Any, BinaryIO, Self
 
 import torch
 
-from pzobo.errors import CheckpointError, RunFolderError
+from pzobo.errors import CheckpointError, DamagedFileError, OptionError, RunFolderError
 from pzobo.files import remove_leftovers, write_atomically
-from pzobo.runs import names
+from pzobo.runs import json_text, names
 from pzobo.runs.environment import environment
 from pzobo.runs.randomness import scalar_types
 
-FORMAT = 2
-"""Version 0.1 wrote 1; its minibatches came in another order."""
+FORMAT = 3
+"""Version 0.1 wrote 1; its minibatches came in another order. 2 had no seal."""
 _MADE_BY = "pzobo"
+_PARTS: dict[str, tuple[type, ...]] = {
+    "step": (int,),
+    "seconds": (float,),
+    "x": (list,),
+    "optimizer": (dict,),
+    "scheduler": (dict, type(None)),
+    "objective": (dict,),
+    "save": (dict,),
+    "random": (dict,),
+    "pending": (dict, type(None)),
+    "metrics": (dict,),
+}
+"""What a checkpoint holds."""
 
 
 class RunFolder:
@@ -36,20 +51,25 @@ class RunFolder:
         identity: what makes the run what it is, as JSON.
         config: anything else worth keeping, as JSON.
         resume: go on with what is there, if there is anything.
+
+    Attributes:
+        saved: the outer step of the last checkpoint, None if there is none.
     """
 
     def __init__(self, path: str | os.PathLike[str], identity: dict[str, Any], config: Mapping[str, Any], resume: bool):
-        self.path = Path(path)
+        self.path = _plain_path(path)
         self.metrics, self.checkpoint = self.path / names.METRICS, self.path / names.CHECKPOINT
-        self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        self.identity: dict[str, Any] = json.loads(_as_json(identity))
+        told = _as_json({"format": FORMAT, "identity": self.identity, "config": dict(config)})
+        self.saved: int | None = None
         self._loads = False
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own.")
         with writing(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own.")
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
         try:
-            self._enter(config, resume)
+            self._enter(told, resume)
         except BaseException:
             self.__exit__()
             raise
@@ -62,8 +82,8 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _enter(self, config: Mapping[str, Any], resume: bool) -> None:
-        """Begin a run here, or find that the one that is here may go on."""
+    def _enter(self, told: str, resume: bool) -> None:
+        """Begin a run here, told in its config.json, or find that the one that is here may go on."""
         file, machine = self.path / names.CONFIG, self.path / names.ENVIRONMENT
         others = [p.name for p in (machine, self.metrics, self.checkpoint, self.path / names.RESULT) if p.exists()]
         if not file.exists() and others:
@@ -73,8 +93,8 @@ class RunFolder:
             )
         if file.exists():
             try:
-                found = json.loads(file.read_text(encoding="utf-8"))["identity"]
-            except (ValueError, KeyError, TypeError, OSError) as error:
+                found = json_text.read(file)["identity"]
+            except (DamagedFileError, KeyError) as error:
                 raise RunFolderError(
                     f"{file} is not the {names.CONFIG} of a run ({error}); choose another folder."
                 ) from error
@@ -94,8 +114,7 @@ class RunFolder:
             begun = False
         remove_leftovers(self.path)
         if not begun:
-            told = {"format": FORMAT, "identity": self.identity, "config": dict(config)}
-            _write(file, json.dumps(told, indent=2, default=str))
+            _write(file, told)
         if not begun or not machine.exists():
             _write(machine, json.dumps(environment(), indent=2))
 
@@ -105,7 +124,7 @@ class RunFolder:
             return None
         advice = f"It is left as it was: restore {self.checkpoint} from a copy, or remove it to start this run anew."
         try:
-            state = _read(io.BytesIO(self.checkpoint.read_bytes()))
+            state, sealed = _read(io.BytesIO(self.checkpoint.read_bytes()))
         except Exception as error:  # random bytes raise almost anything
             raise CheckpointError(
                 f"The checkpoint is damaged, or not a checkpoint ({_why(error)}). {advice}"
@@ -117,6 +136,18 @@ class RunFolder:
         if state.get("identity") != self.identity:
             different = _difference(state.get("identity"), self.identity)
             raise CheckpointError(f"The checkpoint belongs to a different run: {different}. {advice}")
+        if not sealed:
+            raise CheckpointError(f"The checkpoint was changed since pzobo.fit wrote it. {advice}")
+        for name, kinds in _PARTS.items():
+            if name not in state:
+                raise CheckpointError(f"The checkpoint has no {name!r}. {advice}")
+            if type(state[name]) not in kinds:
+                raise CheckpointError(f"The checkpoint has a {type(state[name]).__name__} as {name!r}. {advice}")
+        if state["step"] < 0 or not 0 <= state["seconds"] < math.inf:
+            raise CheckpointError(
+                f"The checkpoint is of outer step {state['step']}, after {state['seconds']} seconds. {advice}"
+            )
+        self.saved = state["step"]
         return state
 
     def save(self, state: dict[str, Any]) -> None:
@@ -124,6 +155,7 @@ class RunFolder:
         buffer = io.BytesIO()
         try:
             torch.save({"made_by": _MADE_BY, "format": FORMAT, "identity": self.identity, **state}, buffer)
+            seal(buffer)
             if not self._loads:  # better now than when it is needed
                 _read(buffer)
                 self._loads = True
@@ -135,6 +167,7 @@ class RunFolder:
             ) from error
         with writing(self.checkpoint):
             write_atomically(self.checkpoint, buffer.getbuffer())
+        self.saved = state["step"]
 
     def result(self, **found: Any) -> None:
         """Say how the run ended."""
@@ -159,22 +192,58 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except RunFolderError:
         raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise RunFolderError(
-            f"{path} could not be written ({error.strerror or error}). Make room, or choose another folder; what was "
+            f"{path} could not be written ({reason}). Make room, or choose another folder; what was "
             "written before is still there."
         ) from error
 
 
-def _read(file: BinaryIO) -> Any:
-    """What a checkpoint holds; nothing in it is run. Torch itself does not look at the checksums."""
+def seal(file: BinaryIO) -> None:
+    """Write a digest of a checkpoint's checksums into it: who changes it by torch.load and torch.save breaks the seal.
+
+    What is in the states of optimizers, schedules and a user's objects is known to them alone. So it cannot be checked
+    part by part, and it is not let through when it is not what they wrote.
+    """
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = _digest(archive)
+
+
+def _digest(archive: zipfile.ZipFile) -> bytes:
+    checksums = [(part.filename, part.CRC) for part in archive.infolist()]
+    return hashlib.blake2b(repr(checksums).encode(), digest_size=16).hexdigest().encode()
+
+
+def _read(file: BinaryIO) -> tuple[Any, bool]:
+    """What a checkpoint holds, and whether it is sealed. Nothing in it is run. Torch does not look at the checksums."""
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
+        sealed = archive.comment == _digest(archive)
     if damaged is not None:
         raise ValueError(f"the checksum of {damaged} is wrong")
     file.seek(0)
     with torch.serialization.safe_globals(scalar_types()):
-        return torch.load(file, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True), sealed
+
+
+def _plain_path(path: Any) -> Path:
+    """What was given as out=, if it can be the name of a folder."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise OptionError(f"out={path!r}: give the name of a folder, as in out='runs/first'.")
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        raise OptionError(f"out={path!r} is no name of a folder; give one, as in out='runs/first'.")
+    return Path(path)
+
+
+def _as_json(value: dict[str, Any]) -> str:
+    """JSON that can be read again, or a sentence that it cannot be."""
+    try:
+        return json.dumps(json_text.parse(json.dumps(value, default=str)), indent=2)
+    except Exception as error:  # texts of a user's objects are made here too
+        raise OptionError(
+            f"config= or notes= cannot be kept as JSON ({_why(error)}): give strings, numbers, lists and dicts of them."
+        ) from error
 
 
 def _why(error: Exception) -> str:

@@ -47,6 +47,19 @@ def obey(asked: Sequence[int]) -> None:
         raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
 
 
+@contextmanager
+def explained(sentence: Callable[[], str]) -> Iterator[None]:
+    """A Ctrl-C inside gets a message that says what is saved; the innermost one counts.
+
+    It is no class of its own: only a KeyboardInterrupt itself ends a process as a shell expects it of Ctrl-C, so that a
+    loop of the shell ends too.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(str(stop) or sentence()) from None
+
+
 def summary_writer() -> Any:
     """TensorBoard's writer, if it is installed."""
     try:

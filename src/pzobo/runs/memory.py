@@ -1,14 +1,26 @@
-"""How much memory does a run take? The peak during its steps, above what the process had before."""
+"""How much memory does a run take? The peak during its steps; and what does not fit is refused."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from pzobo.errors import PzoboError, TooLargeError
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 _MB = 2**20
+_REFUSED = re.compile(
+    "allocate memory|not enough memory|out of memory|bad_alloc|size calculation overflow|multiplication overflow"
+)
 
 
 class Peak:
@@ -51,8 +63,49 @@ class Peak:
     def _highest(self) -> float | None:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / _MB
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return float(line.split()[1]) / 1024
-        return None
+        kilobytes = _field("/proc/self/status", "VmHWM:")
+        return None if kilobytes is None else kilobytes / 1024
+
+
+@contextlib.contextmanager
+def within_memory() -> Iterator[None]:
+    """What does not fit into the memory of this machine is a sentence, `TooLargeError`.
+
+    Linux gives memory that it does not have, and kills the process that uses it. Inside, it refuses to give more than
+    there is.
+    """
+    with contextlib.ExitStack() as stack:
+        free = _field("/proc/meminfo", "MemAvailable:")
+        used = _field("/proc/self/status", "VmData:")
+        if resource is not None and free is not None and used is not None:
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            wanted = int((free + used) * 1024)
+            if soft == resource.RLIM_INFINITY or wanted < soft:
+                resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+                stack.callback(resource.setrlimit, resource.RLIMIT_DATA, (soft, hard))
+        try:
+            yield
+        except PzoboError:
+            raise
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not _REFUSED.search(str(error)):
+                raise
+            raise TooLargeError(
+                f"This does not fit into the memory of this machine ({_why(error, free)}): choose smaller sizes."
+            ) from error
+
+
+def _why(error: BaseException, free: float | None) -> str:
+    asked = re.search(r"allocate (\d+) bytes", str(error))
+    if asked is None or free is None:
+        return (str(error).strip().splitlines() or ["it is full"])[0][:200]
+    return f"{int(asked[1]) / 2**30:.3g} GB are needed at once, {free / 2**20:.3g} GB are free"
+
+
+def _field(file: str, name: str) -> float | None:
+    """A number of Linux's own files, in kB."""
+    with contextlib.suppress(OSError):
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(name):
+                return float(line.split()[1])
+    return None

@@ -46,8 +46,17 @@ class Row(Mapping[str, Any]):
             object.__setattr__(self, f.name, _all_finite(value) if isinstance(value, Mapping) else _finite(value))
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> Row:
-        """The row that a line of metrics.jsonl holds. Version 0.1 wrote neither `last` nor `evaluated`."""
+    def of(cls, line: Any) -> Row:
+        """The row that a line of metrics.jsonl holds. Version 0.1 wrote neither `last` nor `evaluated`.
+
+        Raises:
+            ValueError: it holds no row.
+        """
+        if not isinstance(line, Mapping) or type(line.get("step")) is not int:
+            raise ValueError(f"{str(line)[:40]!r} is not a row of metrics")
+        for key in ("seconds", "outer_loss", *line):
+            if key not in line or not isinstance(line[key], (int, float, type(None))):
+                raise ValueError(f"{key} is {str(line.get(key))[:40]!r} in a row of metrics, expected a number")
         own = {key: line[key] for key in cls.OWN if key in line}
         own.setdefault("evaluated", "inner_loss" in line)
         own.setdefault("last", line.get("hypergradient_norm") is None)

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pzobo.errors import OptionError
+from pzobo.files import write_atomically
 from pzobo.theory.sweeps import Grid
 from pzobo.theory.verification import CHECKS, verify
 
@@ -37,20 +39,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from pzobo.theory.presentation import page, table
 
-    console = Console()
-    with console.status("measuring") as status:
+    console, aside = Console(), Console(stderr=True)
+    aside.print(
+        f"Measuring the theory on {'small grids: about a minute' if options.quick else 'whole grids: minutes'}."
+    )
+    try:
         found = verify(
             Grid.quick() if options.quick else Grid(),
             checks=options.only,
-            progress=lambda text: status.update(f"measuring {text}"),
+            progress=lambda text: aside.print(text, soft_wrap=True),
         )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Stopped. Nothing was written: the theory is measured in one go.") from None
     console.print(table(found))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(found.to_json(), encoding="utf-8")
-    if options.output is not None:
-        options.output.write_text(page(found), encoding="utf-8")
-        console.print(f"Plots: {options.output}")
+    try:
+        if options.json is not None:
+            write_atomically(options.json, found.to_json().encode())
+        if options.output is not None:
+            write_atomically(options.output, page(found).encode())
+            console.print(f"Plots: {options.output}", soft_wrap=True)
+    except OSError as error:
+        raise OptionError(f"{error.filename} could not be written ({error.strerror}): choose another place.") from error
     return 0 if found.ok else 1
 
 

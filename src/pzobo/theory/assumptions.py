@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from pzobo.errors import OptionError
+from pzobo.options import in_range, whole
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,10 @@ class Constants:
         names = ("L_f", "L_g", "mu_g", "rho", "tau", "M", "D", "sigma")
         kind = "estimated" if self.estimated else "exact"
         return f"{', '.join(map(show, names))}, p = {self.p}, d = {self.d} ({kind}; {self.region})"
+
+
+def check_settings(*, mu: float = 0.0, **counts: int) -> None:
+    """Refuse an N, Q, p, ... that is not a whole number of at least 1, and a mu that is not a number of at least 0."""
+    for name, value in counts.items():
+        whole(name, value)
+    in_range("mu", mu, 0, math.inf)

@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pzobo.errors import OptionError
-from pzobo.theory.assumptions import Constants
+from pzobo.theory.assumptions import Constants, check_settings
 
 
 class Terms:
@@ -124,7 +123,7 @@ def variance_bound(
         alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
         printed: as the paper has it, with P_4 without the factor 12.
     """
-    _check(N=N, Q=Q, mu=mu)
+    check_settings(N=N, Q=Q, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
     L_J = jacobian_lipschitz(c)
     smoothing = mu**2 * L_J**2 * c.M**2 * c.d
@@ -162,7 +161,7 @@ def bias_bound(c: Constants, *, N: int, mu: float, alpha: float | None = None) -
         mu: the length of the perturbation; 0 for no smoothing.
         alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
     """
-    _check(N=N, Q=1, mu=mu)
+    check_settings(N=N, Q=1, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
     return Bias(
         direct=c.L * c.D * q ** (N / 2),
@@ -235,10 +234,3 @@ def theorem_1(
         bias=hypergradient_bound(c) * bias_bound(c, N=N, mu=mu, alpha=alpha).total,
         noise=variance_bound(c, N=N, Q=Q, mu=mu, alpha=alpha).total / math.sqrt(K),
     )
-
-
-def _check(*, N: int, Q: int, mu: float) -> None:
-    if N < 1 or Q < 1:
-        raise OptionError(f"N={N!r}, Q={Q!r}: both must be whole numbers, at least 1.")
-    if not mu >= 0:
-        raise OptionError(f"mu={mu!r}: must not be negative.")

@@ -8,6 +8,9 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from pzobo.runs.json_text import parse
+from pzobo.runs.records import built
+
 
 @dataclass(frozen=True)
 class Point:
@@ -58,13 +61,14 @@ class Sweep:
 
     @property
     def slope(self) -> float:
-        """The slope by least squares, of log measured."""
-        points = [p for p in self.points[slice(*self.span)] if p.measured > 0]
-        if len(points) < 2:
-            return math.nan
+        """The slope by least squares, of log measured; NaN where the points give none."""
+        points = [p for p in self.points[slice(*self.span)] if p.measured > 0 and (p.value > 0 or self.law != "power")]
         x = [math.log(p.value) if self.law == "power" else p.value for p in points]
         y = [math.log(p.measured) for p in points]
-        return float(statistics.linear_regression(x, y).slope)
+        try:
+            return float(statistics.linear_regression(x, y).slope)
+        except (ValueError, ArithmeticError):  # fewer than two different points, or infinite ones
+            return math.nan
 
     @property
     def holds(self) -> bool:
@@ -117,11 +121,11 @@ class Verification:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Verification:
-        """What `to_json` was made from."""
-        found = json.loads(text)
-        sweeps = [
-            Sweep(**{**s, "points": tuple(Point(**p) for p in s["points"]), "span": tuple(s["span"])})
-            for s in found["sweeps"]
-        ]
-        return cls(tuple(sweeps), found["seconds"])
+    def from_json(cls, text: str | bytes) -> Verification:
+        """What `to_json` was made from.
+
+        Raises:
+            DamagedFileError: it is something else.
+        """
+        found: Verification = built(cls, parse(text))
+        return found

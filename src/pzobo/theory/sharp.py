@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 
-from pzobo.theory.assumptions import Constants
+from pzobo.options import in_range
+from pzobo.theory.assumptions import Constants, check_settings
 from pzobo.zeroth_order.needed import directions_needed as directions_needed
 from pzobo.zeroth_order.needed import linear_error as linear_error
 
 
 def gaussian_moment(p: int, k: int) -> float:
     """E |u|^k = 2^(k/2) Gamma((p + k)/2) / Gamma(p/2) for u ~ N(0, I) in p dimensions."""
+    check_settings(p=p)
+    in_range("k", k, 0, math.inf)
     return math.exp(k / 2 * math.log(2) + math.lgamma((p + k) / 2) - math.lgamma(p / 2))
 
 
@@ -26,6 +29,7 @@ def jacobian_lipschitz(c: Constants) -> float:
 
 def jacobian_error(c: Constants, *, N: int, alpha: float | None = None) -> float:
     """|J_N - J*| <= q^N kappa + N q^(N-1) alpha (tau + rho kappa) D, in the operator norm."""
+    check_settings(N=N)
     alpha = 1 / c.L if alpha is None else alpha
     q = c.contraction(alpha)
     return q**N * c.kappa + N * q ** (N - 1) * alpha * (c.tau + c.rho * c.kappa) * c.D
@@ -36,6 +40,7 @@ def path_error(c: Constants, *, N: int, alpha: float | None = None) -> float:
 
     sqrt(1 + kappa^2) L_f q^N D + M |J_N - J*|.
     """
+    check_settings(N=N)
     q = c.contraction(1 / c.L if alpha is None else alpha)
     return math.sqrt(1 + c.kappa**2) * c.L_f * q**N * c.D + c.M * jacobian_error(c, N=N, alpha=alpha)
 
@@ -50,6 +55,9 @@ def zeroth_order_error(p: int, Q: int, mu: float, *, slope: float, curvature: fl
         slope: |grad h|, or a bound of it.
         curvature: L_h, the Lipschitz constant of the gradient of h.
     """
+    check_settings(p=p, Q=Q, mu=mu)
+    in_range("slope", slope, 0, math.inf)
+    in_range("curvature", curvature, 0, math.inf)
     sixth, third = gaussian_moment(p, 6), gaussian_moment(p, 3)
     smoothing = mu / 2 * curvature * math.sqrt(sixth / Q + (1 - 1 / Q) * third**2)
     return math.sqrt((p + 1) / Q) * slope + smoothing
@@ -57,12 +65,14 @@ def zeroth_order_error(p: int, Q: int, mu: float, *, slope: float, curvature: fl
 
 def variance_bound(c: Constants, *, N: int, Q: int, mu: float, alpha: float | None = None) -> float:
     """Proposition 2: E |estimate - grad Phi|^2 <= (path_error + zeroth_order_error)^2."""
+    check_settings(N=N, Q=Q, mu=mu)
     noise = zeroth_order_error(c.p, Q, mu, slope=c.kappa * c.M, curvature=jacobian_lipschitz(c) * c.M)
     return (path_error(c, N=N, alpha=alpha) + noise) ** 2
 
 
 def bias_bound(c: Constants, *, N: int, mu: float, alpha: float | None = None) -> float:
     """Lemma 8: |E estimate - grad Phi| <= path_error + mu/2 L_J M E|u|^3."""
+    check_settings(N=N, mu=mu)
     smoothing = mu / 2 * jacobian_lipschitz(c) * c.M * gaussian_moment(c.p, 3)
     return path_error(c, N=N, alpha=alpha) + smoothing
 

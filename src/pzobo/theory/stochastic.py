@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from pzobo.errors import OptionError
-from pzobo.theory.assumptions import Constants
+from pzobo.theory.assumptions import Constants, check_settings
 from pzobo.theory.deterministic import (
     P_3,
     P_4,
@@ -99,7 +99,7 @@ def jacobian_error_bound(
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
         printed: as the paper has it.
     """
-    _check(N)
+    check_settings(N=N)
     r = recursion(c, S=S, gamma=gamma, printed=printed)
     q = c.contraction(c.alpha)
     if q == 0:
@@ -250,8 +250,3 @@ def theorem_2(
         bias=hypergradient_bound(c) * math.sqrt(error.bias),
         noise=error.total / math.sqrt(K),
     )
-
-
-def _check(N: int) -> None:
-    if N < 1:
-        raise OptionError(f"N={N!r}: must be a whole number, at least 1.")

@@ -79,18 +79,18 @@ def against_D_f(name: str, grid: Grid) -> Sweep:
     data = finite_sum(name, small(name))
     flat, c = Flat(data.problem), data.constants
     solver, Q = GD(lr=c.alpha, steps=STEPS), 8
+
+    def fresh() -> Any:
+        return flat.estimator(solver, PZOBO(mu=1e-4, directions=Q, sampler=Gaussian(seed=0), shrink=False, at="x"))
+
+    inner, estimate = torch.Generator().manual_seed(0), fresh()
+    paths = [[data.inner(8, inner) for _ in range(STEPS)] for _ in range(max(80, grid.draws // 2))]
+    wholes = [estimate(batches=batches) for batches in paths]
     points = []
     for D_f in grid.D_f:
-        generator, inner = (torch.Generator().manual_seed(seed) for seed in (D_f, 0))
-        pair = [
-            flat.estimator(solver, PZOBO(mu=1e-4, directions=Q, sampler=Gaussian(seed=0), shrink=False, at="x"))
-            for _ in range(2)
-        ]
-        errors = []
-        for _ in range(max(60, grid.draws // 2)):
-            batches = [data.inner(8, inner) for _ in range(STEPS)]
-            part = pair[0](batches=batches, val=data.outer(D_f, generator))
-            errors.append(square(part - pair[1](batches=batches)))
+        generator, estimate = torch.Generator().manual_seed(D_f), fresh()
+        parts = [estimate(batches=batches, val=data.outer(D_f, generator)) for batches in paths]
+        errors = [square(part - whole) for part, whole in zip(parts, wholes, strict=True)]
         whole, rest = (
             stochastic.stochastic_variance_bound(c, N=STEPS, Q=Q, mu=1e-4, S=8, D_f=size).delta for size in (D_f, 2**62)
         )

@@ -43,11 +43,12 @@ def verify(
     grid = Grid() if grid is None else grid
     start = time.perf_counter()
 
+    todo = [(name, problem) for name in (CHECKS if checks is None else checks) for problem in problems]
+
     def run() -> Iterator[Sweep]:
-        for name in CHECKS if checks is None else checks:
-            for problem in problems:
-                progress(f"{name} on the {problem} problem")
-                found = CHECKS[name](problem, grid)
-                yield from [found] if isinstance(found, Sweep) else found
+        for number, (name, problem) in enumerate(todo, 1):
+            progress(f"{number}/{len(todo)}: {name} on the {problem} problem")
+            found = CHECKS[name](problem, grid)
+            yield from [found] if isinstance(found, Sweep) else found
 
     return Verification(tuple(run()), time.perf_counter() - start)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+from pzobo.options import in_range, whole
 from pzobo.zeroth_order.directions import Sampler
+from pzobo.zeroth_order.estimate import check_sampler
 
 
 def linear_error(sampler: Sampler, p: int, Q: int, *, shrink: bool | float = False) -> float:
@@ -13,6 +17,9 @@ def linear_error(sampler: Sampler, p: int, Q: int, *, shrink: bool | float = Fal
     s = 1/(1 + r), the default shrinkage, where it is r/(1 + r): never more than 1. (`UnitPerTensor` is biased: for one
     tensor and shrink=False only.)
     """
+    whole("p", p)
+    whole("Q", Q)
+    check_sampler(sampler, shrink)
     r = sampler.relative_error(p, Q)
     s = sampler.shrinkage(p, Q) if shrink is True else 1.0 if shrink is False else float(shrink)
     return s**2 * r + (1 - s) ** 2
@@ -20,6 +27,9 @@ def linear_error(sampler: Sampler, p: int, Q: int, *, shrink: bool | float = Fal
 
 def directions_needed(sampler: Sampler, p: int, error: float, *, shrink: bool = True, most: int | None = None) -> int:
     """The least Q whose `linear_error` is at most `error` (a relative squared error), found by bisection."""
+    in_range("error", error, 0, math.inf)
+    if most is not None:
+        whole("most", most)
     most = 10**9 if most is None else most
     if linear_error(sampler, p, p, shrink=shrink) <= error:
         most = min(most, p)

@@ -7,17 +7,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from pzobo.bench.experiments.bounds import Count, NotEmpty, Within, check
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About
 from pzobo.errors import OptionError
 from pzobo.outer.objective import Objective
 
+SEARCH_SEED = 1000
+"""The data on which learning rates are chosen is that of no run."""
+
 Rate = float | Literal["paper", "search"]
+Seeds = Annotated[int, Within(1, SEARCH_SEED)]
+Rates = Annotated[tuple[float, ...], NotEmpty()]
+Workers = Annotated[int, Within(0, 1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +33,7 @@ class Experiment(ABC):
 
     methods: tuple[str, ...] = ()
     """The methods to run, by name; all but the slow ones by default. `pzobo list` shows the names."""
-    seeds: int = 5
+    seeds: Seeds = 5
     """How many seeds are run, which are 0, 1, ... Data and random directions follow from the seed."""
     steps: int = 100
     """The number of outer steps of each run."""
@@ -34,7 +41,7 @@ class Experiment(ABC):
     """Stop each run after so many seconds, even if it has steps left."""
     lr: Rate = "paper"
     """The outer learning rate: a number, "paper" for the paper's, or "search" for each method's best of --lr-grid."""
-    lr_grid: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2)
+    lr_grid: Rates = (0.01, 0.02, 0.05, 0.1, 0.2)
     """The learning rates that "search" tries: the same for all methods, on data of another seed."""
     search_steps: int | None = None
     """The number of outer steps of each trial of "search"; that of a run by default."""
@@ -48,15 +55,15 @@ class Experiment(ABC):
     """Compile the inner steps. The time for it is not counted."""
     check: bool = True
     """Stop a run whose estimates are rounding noise; --no-check lets it go on."""
-    evaluate_every: int = 10
+    evaluate_every: Count = 10
     """Evaluate every so many outer steps. The time for it is not counted."""
-    checkpoint_every: int = 100
+    checkpoint_every: Count = 100
     """Write a checkpoint every so many outer steps."""
     out: Path = Path("runs")
     """The folder that the runs are written to."""
     resume: bool = False
     """Go on with the runs that are in the folder already."""
-    workers: int = 2
+    workers: Workers = 2
     """How many runs go side by side, each a process with one thread; with 0 this process makes one after another."""
 
     about: ClassVar[About]
@@ -68,6 +75,13 @@ class Experiment(ABC):
         {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
         | {"lr_grid", "search_steps", "search_seconds", "check"}
     )
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            torch.empty(0, device=self.device)
+        except Exception as error:  # torch raises a RuntimeError, an AssertionError or what a backend raises
+            raise OptionError(f"device={self.device!r} cannot be used here ({error}).") from error
 
     @property
     def name(self) -> str:

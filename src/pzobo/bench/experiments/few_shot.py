@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import Count
 from pzobo.bench.methods import Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import converges_faster
@@ -118,12 +119,12 @@ class FewShotLearning(Experiment):
     """The number of test tasks at the end of a run."""
     milestones: tuple[int, ...] = (1500, 3500)
     """The outer steps at which the learning rate falls to a tenth, as in the authors' code."""
-    seeds: int = 1
+    seeds: Seeds = 1
     steps: int = 60
-    evaluate_every: int = 20
+    evaluate_every: Count = 20
     compile: bool = False
     """Compile the inner steps of the heads."""
-    lr_grid: tuple[float, ...] = (0.001, 0.003, 0.01)
+    lr_grid: Rates = (0.001, 0.003, 0.01)
 
     menu: ClassVar[Mapping[str, Named]] = LEARNERS
     not_settings = Experiment.not_settings | {"learner", "root"}

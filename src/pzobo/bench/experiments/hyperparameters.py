@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
 from pzobo.bench.experiments.global_l2 import GlobalL2
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
@@ -33,25 +34,25 @@ class Logistic(Experiment):
     """The data: digits, which needs no download, or newsgroups, which the paper has."""
     root: Path | None = None
     """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
-    N: tuple[int, ...] = (5, 10)
+    N: Annotated[tuple[int, ...], NotEmpty()] = (5, 10)
     """The numbers of inner steps to run with."""
     alpha: float | None = None
     """The learning rate of the inner steps; by default 100 on newsgroups, as in the paper, and 1 on digits."""
-    momentum: float = 0.9
+    momentum: Share = 0.9
     """The momentum of the inner steps."""
     mu: float = 0.01
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
     """The number Q of random directions in each step."""
-    start: float | None = None
+    start: AnyNumber | None = None
     """The first value of every x, the logarithm of a strength; by default one that stands for a strength of 0.0001."""
     bounded: bool = True
     """Keep every strength so small that the inner steps are stable."""
     warm_start: bool = True
     """Start each inner path where the last one ended, as Grazzi et al. (2020) do, whom the paper follows."""
-    seeds: int = 1
+    seeds: Seeds = 1
     steps: int = 200
-    lr_grid: tuple[float, ...] = (0.02, 0.1, 0.5)
+    lr_grid: Rates = (0.02, 0.1, 0.5)
 
     slow = frozenset({"forward"})
     menu: ClassVar[Mapping[str, Named]] = {
@@ -155,7 +156,7 @@ class Logistic(Experiment):
 class Reweight(Experiment):
     """New here: a weight for each training example, some of whose labels are wrong."""
 
-    corruption: float = 0.4
+    corruption: Share = 0.4
     """The share of training labels that are changed to wrong ones."""
     N: int = 20
     """The number of inner steps."""
@@ -165,8 +166,8 @@ class Reweight(Experiment):
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 8
     """The number Q of random directions in each step."""
-    seeds: int = 3
-    lr_grid: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    seeds: Seeds = 3
+    lr_grid: Rates = (0.02, 0.05, 0.1, 0.2)
 
     slow = frozenset({"forward"})
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import Count, FromZero, Within
 from pzobo.bench.methods import STOCHASTIC, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import fastest_to, insensitive, only_one_to, saturates
@@ -41,7 +42,7 @@ class LeNet(Experiment):
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
     """The number Q of random directions in each step."""
-    gamma: float = 1e-3
+    gamma: FromZero = 1e-3
     """The strength of the l2 term in the inner loss."""
     batch_size: int = 256
     """The number of examples in an inner or outer batch."""
@@ -49,16 +50,16 @@ class LeNet(Experiment):
     """Start each inner path where the last one ended, as the authors' code does."""
     milestones: tuple[int, ...] = ()
     """The outer steps at which the learning rate falls; 80 180 in the authors' code."""
-    decay: float = 0.5
+    decay: Annotated[float, Within(0, 1, closed=False)] = 0.5
     """The factor by which the learning rate falls at each milestone."""
     evaluate_rows: int = 10_000
     """The number of outer examples that the accuracy is measured on."""
-    seeds: int = 3
+    seeds: Seeds = 3
     steps: int = 300
-    evaluate_every: int = 25
+    evaluate_every: Count = 25
     compile: bool = False
     """Compile the inner steps. A head as small as this gains nothing from it."""
-    lr_grid: tuple[float, ...] = (0.0005, 0.002, 0.005)
+    lr_grid: Rates = (0.0005, 0.002, 0.005)
 
     menu = STOCHASTIC
     slow = frozenset({"forward", "hozog"})

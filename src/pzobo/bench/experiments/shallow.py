@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pzobo.bench.experiments.base import Experiment
+from pzobo.bench.experiments.base import Experiment, Rates
+from pzobo.bench.experiments.bounds import FromZero, NotEmpty
 from pzobo.bench.experiments.quality import cosine
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
@@ -35,9 +36,9 @@ class Shallow(Experiment):
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 1
     """The number Q of random directions in each step."""
-    gamma: float = 0.1
+    gamma: FromZero = 0.1
     """The strength of the l2 term in the inner loss."""
-    noise: float = 0.1
+    noise: FromZero = 0.1
     """The standard deviation of the noise in the data's targets."""
 
     not_settings = Experiment.not_settings | {"also_N"}
@@ -62,13 +63,13 @@ class Shallow(Experiment):
 class Linear(Shallow):
     """Figure 2 a-c: hyper-representation with linear features, x = H of m x d."""
 
-    d: tuple[int, ...] = (128, 256)
+    d: Annotated[tuple[int, ...], NotEmpty()] = (128, 256)
     """The numbers d of features to run with; the paper has 128 and 256."""
     m: int | None = None
     """The number m of inputs; half of d by default."""
     n: int | None = None
     """The number of examples in each half of the data; by default 500 for d = 128 and 1000 for d = 256."""
-    steps: int = 0
+    steps: int | None = None  # type: ignore[assignment]  # its variants have a number
     """The number of outer steps of each run; 0 means 100 for d = 128 and 150 for d = 256."""
     also_N: tuple[int, ...] = (10, 40)
 
@@ -104,7 +105,8 @@ class Linear(Shallow):
 
     def variants(self) -> list[Self]:
         # The main setting of each d, then other N for the first of them.
-        mains = [replace(self, d=(d,), steps=self.steps or (100 if d <= 128 else 150)) for d in self.d]
+        usual = {d: 100 if d <= 128 else 150 for d in self.d}
+        mains = [replace(self, d=(d,), steps=usual[d] if self.steps is None else self.steps) for d in self.d]
         return [mains[0], *mains[1:], *mains[0].over_N()[1:]]
 
     def label(self) -> str:
@@ -118,8 +120,8 @@ class Linear(Shallow):
 
     def problem(self, seed: int) -> Problem:
         d = self.d[0]
-        n = self.n or round(500 * d / 128)
-        return linear_hr(self.m or d // 2, d, n, gamma=self.gamma, noise=self.noise, seed=seed)
+        n = self.n or max(1, round(500 * d / 128))
+        return linear_hr(self.m or max(1, d // 2), d, n, gamma=self.gamma, noise=self.noise, seed=seed)
 
     def paper_lr(self, method: str) -> float:
         return 0.1 if method == "hozog" else 0.05
@@ -132,7 +134,7 @@ class TwoLayer(Shallow):
     N: int = 10
     also_N: tuple[int, ...] = (5, 20, 50)
     mu: float = 0.1
-    gamma: float = 1e-3
+    gamma: FromZero = 1e-3
     m: int = 256
     """The number m of inputs."""
     q: int = 512
@@ -141,7 +143,7 @@ class TwoLayer(Shallow):
     """The number d of features."""
     n: int = 5000
     """The number of examples in each half of the data."""
-    lr_grid: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
+    lr_grid: Rates = (0.002, 0.005, 0.01, 0.02, 0.05)
 
     about = About(
         name="hr-two-layer",
@@ -183,7 +185,7 @@ class TwoLayer(Shallow):
 class Partial(Shallow):
     """Figure 1: a zeroth-order estimate of the response alone (PZOBO) beside one of the whole hypergradient (HOZOG)."""
 
-    model: tuple[str, ...] = ("linear", "two-layer")
+    model: Annotated[tuple[Literal["linear", "two-layer"], ...], NotEmpty()] = ("linear", "two-layer")
     """The features to run with: linear, two-layer, or both."""
 
     about = About(

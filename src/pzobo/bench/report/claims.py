@@ -151,7 +151,7 @@ def insensitive(where: Where, method: str = "pzobo-authors") -> Check:
     """The final value changes by less than a factor of two over N (accuracies: by less than 0.01)."""
 
     def check(s: Summary, case: dict[str, Any]) -> tuple[bool | str, str] | None:
-        values = [(n, s.final(method, N=n, **case)) for n in sorted(s.where(**case).values("N"))]
+        values = [(n, s.final(method, N=n, **case)) for n in s.where(**case).values("N")]
         ended = [(n, v) for n, v in values if v is not None]
         if len(ended) < 2:
             return None
@@ -236,16 +236,21 @@ def converges_faster(others: tuple[str, ...], where: Where, forms: tuple[str, ..
         rest = _present(s, case, others)
         if not mine or not rest:
             return None
-        lasts = [run.rows[-1]["seconds"] for run in s.where(method=(*mine, *rest), **case).runs if run.rows]
+        columns = [run.column("seconds", s.about.final) for run in s.where(method=(*mine, *rest), **case).runs]
+        lasts = [column[-1][0] for column in columns if column]
         shown = (*mine, *rest, *_present(s, case, CONTROLS))
         best = max if s.about.higher else min
         points = []
-        for seconds in (min(lasts) / 2, min(lasts)):
+        for seconds in (min(lasts) / 2, min(lasts)) if lasts else ():
             values = {m: v for m in shown if (v := s.at(m, seconds, **case)) is not None}
+            if not (values.keys() & set(mine) and values.keys() & set(rest)):
+                continue
             top = best(values[m] for m in mine if m in values)
             theirs = best(values[m] for m in rest if m in values)
             won = top > theirs if s.about.higher else top < theirs
             points.append((won, f"after {seconds:.0f} s: {_list(values.items())}"))
+        if not points:
+            return None
         return _verdict([won for won, _ in points]), "; ".join(text for _, text in points)
 
     return _over(check, where)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from pzobo.bench.report import paper_figures
 from pzobo.bench.report.about import About
 from pzobo.bench.report.html_page import captioned, page, scrolling, text
-from pzobo.bench.report.paper_figures import slug
+from pzobo.bench.report.places import figure_names, places, slug
 from pzobo.bench.report.runs import Run
 from pzobo.bench.report.sections import generic, section
 from pzobo.bench.report.summary import Summary
+from pzobo.runs.json_text import shown
 
 if TYPE_CHECKING:
     from pzobo.theory.measurements import Verification
@@ -38,24 +39,24 @@ def write_report(
         figures: a folder for each view as PNG and PDF.
     """
     summaries = summarize(runs, abouts)
-    places = _places(summaries)
+    sections = places(summaries)
     names = {"claims": "What the paper says"} if any(about.claims for about in abouts) else {}
-    names |= {place: summary.about.title for place, summary in zip(places, summaries, strict=True)}
+    names |= {place: summary.about.title for place, summary in zip(sections, summaries, strict=True)}
     names |= {"theory": "Theory"} if theory is not None else {}
 
     body = [f"<header><h1>{text(TITLE)}</h1><p>{text(_overview(runs))}</p></header>"]
     if "claims" in names:
-        body.append(_claims(abouts, dict(zip((s.about.name for s in summaries), places, strict=True)), summaries))
-    body += [section(summary, place) for summary, place in zip(summaries, places, strict=True)]
+        body.append(_claims(abouts, dict(zip((s.about.name for s in summaries), sections, strict=True)), summaries))
+    body += [section(summary, place) for summary, place in zip(summaries, sections, strict=True)]
     if theory is not None:
         body.append(_theory(theory))
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page(TITLE, names, body), encoding="utf-8")
     if figures is not None:
-        for summary in summaries:
-            for view, groups in summary.shown():
-                paper_figures.save(summary, view, groups, Path(figures))
+        for summary, names_of in zip(summaries, figure_names(summaries), strict=True):
+            for (view, groups), name in zip(summary.shown(), names_of, strict=True):
+                paper_figures.save(summary, view, groups, Path(figures), name)
     return output
 
 
@@ -75,15 +76,12 @@ def summarize(runs: Sequence[Run], abouts: Sequence[About]) -> list[Summary]:
         *(Summary(generic(name, name, group), tuple(group)) for name, group in sorted(others.items())),
         *(
             # One run has its own name; several have that of the folder in which they are.
-            Summary(generic(str(parent), (parent if len(group) > 1 else group[0].folder).name, group), tuple(group))
+            Summary(
+                generic(str(parent), shown((parent if len(group) > 1 else group[0].folder).name), group), tuple(group)
+            )
             for parent, group in own.items()
         ),
     ]
-
-
-def _places(summaries: Sequence[Summary]) -> list[str]:
-    names = [slug(Path(summary.about.name).name) for summary in summaries]
-    return [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
 
 
 def _overview(runs: Sequence[Run]) -> str:
@@ -98,14 +96,14 @@ def _overview(runs: Sequence[Run]) -> str:
     return " ".join(parts) + " Times are without evaluation; memory is what a run added to its process at its peak."
 
 
-def _claims(abouts: Sequence[About], places: dict[str, str], summaries: Sequence[Summary]) -> str:
+def _claims(abouts: Sequence[About], sections: dict[str, str], summaries: Sequence[Summary]) -> str:
     by_name = {summary.about.name: summary for summary in summaries}
     rows = []
     for about in abouts:
         summary = by_name.get(about.name)
         for claim in about.claims:
             verdict, evidence = (claim.check(summary) if summary else None) or ("not run", "")
-            where = f'<a href="#{text(places[about.name])}">{text(about.title)}</a>' if summary else text(about.title)
+            where = f'<a href="#{text(sections[about.name])}">{text(about.title)}</a>' if summary else text(about.title)
             rows.append(
                 f'<tr><th scope="row">{text(claim.text)}</th>'
                 f'<td><span class="verdict {slug(verdict)}">{text(verdict)}</span></td>'

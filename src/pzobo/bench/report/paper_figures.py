@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from pzobo.bench.report.plots import words
 from pzobo.bench.report.styles import MARKERS
 from pzobo.bench.report.summary import Group, Summary, band
 
+LARGEST = 1e100
 
-def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path) -> list[Path]:
-    """Write the view as NAME.png and NAME.pdf, named after the experiment and the view's title."""
+
+def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path, name: str) -> list[Path]:
+    """Write the view as NAME.png and NAME.pdf."""
     # Figure itself, not pyplot: it draws without a screen and leaves no figure open.
     from matplotlib.figure import Figure
 
@@ -30,31 +32,27 @@ def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path) ->
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(3, 2 * columns - 1), fontsize=8, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{file_name(summary, view)}.{kind}" for kind in ("png", "pdf")]
+    paths = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
     for path in paths:
         figure.savefig(path, dpi=150)
     return paths
-
-
-def file_name(summary: Summary, view: View) -> str:
-    """What a view's files are called, without the ending."""
-    return slug(f"{summary.about.name} {view.title}")
 
 
 def _draw(ax: Any, summary: Summary, groups: Sequence[Group], panel: Panel) -> None:
     for group in groups:
         curve = band(group.runs, panel.x, panel.y, higher=summary.higher(panel.y), log=panel.log)
         look = group.style
+        x = [_drawn(at) for at in curve.x]
         if curve.low is not None and curve.high is not None:
             low, high = (
-                [_drawn(v, panel) if w is not None else float("nan") for v, w in zip(a, b, strict=True)]
+                [_drawn(v, panel.log) if w is not None else float("nan") for v, w in zip(a, b, strict=True)]
                 for a, b in ((curve.low, curve.high), (curve.high, curve.low))
             )
-            ax.fill_between(curve.x, low, high, color=look.color, alpha=0.16, linewidth=0)
+            ax.fill_between(x, low, high, color=look.color, alpha=0.16, linewidth=0)
         width = look.width * 0.75
         ax.plot(
-            curve.x,
-            [_drawn(y, panel) for y in curve.median],
+            x,
+            [_drawn(y, panel.log) for y in curve.median],
             color=look.color,
             # matplotlib counts strokes and gaps in widths of the line.
             linestyle=(0, tuple(length / look.width for length in look.dash)) if look.dash else "solid",
@@ -69,15 +67,11 @@ def _draw(ax: Any, summary: Summary, groups: Sequence[Group], panel: Panel) -> N
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _drawn(value: float | None, panel: Panel) -> float:
-    return float("nan") if value is None or (panel.log and value <= 0) else value
+def _drawn(value: float | None, log: bool = False) -> float:
+    """NaN, which leaves a gap, where there is nothing to draw; matplotlib's ticks fail near the end of the numbers."""
+    return value if value is not None and abs(value) < LARGEST and not (log and value <= 1 / LARGEST) else math.nan
 
 
 def _plain(text: str) -> str:
-    """A dollar would begin a formula."""
-    return text.replace("$", r"\$")
-
-
-def slug(text: str) -> str:
-    """A name for files and for places in a page: letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+    """A dollar would begin a formula, and some control characters have no width."""
+    return "".join(c if c.isprintable() else " " for c in text).replace("$", r"\$")

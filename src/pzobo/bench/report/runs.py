@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pzobo.errors import OptionError
-from pzobo.runs import names
+from pzobo.errors import DamagedFileError, OptionError
+from pzobo.runs import json_text, names
 
 Row = Mapping[str, float]
 
@@ -33,7 +32,8 @@ class Run:
     @property
     def experiment(self) -> str | None:
         """None for a run that is not of the paper."""
-        return self.config.get("experiment")
+        name = self.config.get("experiment")
+        return name if isinstance(name, str) and name else None
 
     @property
     def method(self) -> str:
@@ -47,12 +47,15 @@ class Run:
         return str(self.result.get("error") or "no reason was recorded")
 
     def column(self, x: str, y: str) -> list[tuple[float, float]]:
-        """The pairs (x, y) of the rows that have both."""
-        return [(row[x], row[y]) for row in self.rows if y in row and not math.isnan(row.get(x, math.nan))]
+        """The pairs (x, y) of the rows that have both, in the order of x."""
+        pairs = [(row[x], row[y]) for row in self.rows if y in row and not math.isnan(row.get(x, math.nan))]
+        return sorted(pairs, key=lambda pair: pair[0])
 
 
 def read(folder: Path) -> list[Run]:
     """Every run in a folder and the folders below it, in the order of their names.
+
+    What is damaged is left out, with a warning; it does not hide the rest.
 
     Raises:
         OptionError: there is no such folder, or no run in it.
@@ -70,38 +73,46 @@ def read(folder: Path) -> list[Run]:
 
 
 def _read(folder: Path) -> Run | None:
-    written = _json(folder / names.CONFIG)
-    if written is None or not isinstance(written.get("config"), dict):
-        warnings.warn(f"{folder / names.CONFIG} is not a run's configuration; this folder is left out.", stacklevel=3)
+    config = _part(folder / names.CONFIG, "this folder is left out", lambda path: _config(json_text.read(path)))
+    if config is None:
         return None
-    metrics = folder / names.METRICS
-    # A process that was killed leaves half a line, and perhaps half a character.
-    text = metrics.read_text(encoding="utf-8", errors="replace") if metrics.is_file() else ""
     return Run(
         folder,
-        written["config"],
-        _json(folder / names.ENVIRONMENT) or {},
-        tuple(_rows(text.splitlines())),
-        _json(folder / names.RESULT),
+        config,
+        _part(folder / names.ENVIRONMENT, "the report does not have it", json_text.read) or {},
+        tuple(_part(folder / names.METRICS, "the run is shown without metrics", _rows) or ()),
+        _part(folder / names.RESULT, "the run is shown as not finished", json_text.read),
     )
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _part(path: Path, without: str, read: Callable[[Path], Any]) -> Any:
+    """What a file holds; None if it is not there, and with a warning if it is damaged."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read(path) if path.exists() else None
+    except (DamagedFileError, OSError) as error:
+        warnings.warn(f"{path} is damaged ({error}); {without}.", stacklevel=4)
         return None
-    return value if isinstance(value, dict) else None
 
 
-def _rows(lines: Iterable[str]) -> list[Row]:
+def _config(written: dict[str, Any]) -> dict[str, Any]:
+    """The settings; method and label are names, whatever was written."""
+    config = written.get("config")
+    if not isinstance(config, dict):
+        raise DamagedFileError("it is not a run's configuration")
+    return config | {key: str(config[key]) for key in ("method", "label") if config.get(key) is not None}
+
+
+def _rows(path: Path) -> list[Row]:
+    lines = json_text.text(path).split(b"\n")
     rows: list[Row] = []
-    for line in lines:
+    damaged = 0
+    for i, line in enumerate(lines):
         try:
-            values = json.loads(line)
-        except ValueError:
-            continue
+            values = json_text.parse(line)
+        except DamagedFileError:
+            values = None
         if not isinstance(values, dict):
+            damaged += bool(line) and i < len(lines) - 1  # a process that was killed leaves half a line
             continue
         row = {key: _number(value) for key, value in values.items() if _is_metric(value)}
         if "accuracy" in row:
@@ -110,6 +121,8 @@ def _rows(lines: Iterable[str]) -> list[Row]:
         while rows and rows[-1].get("step", 0) > row.get("step", math.inf):
             rows.pop()
         rows.append(row)
+    if damaged:
+        warnings.warn(f"{path} has {damaged} lines that are no rows of metrics; they are left out.", stacklevel=5)
     return rows
 
 
@@ -119,4 +132,4 @@ def _is_metric(value: Any) -> bool:
 
 
 def _number(value: float | None) -> float:
-    return value if value is not None and math.isfinite(value) else math.nan
+    return float(value) if value is not None and math.isfinite(value) else math.nan

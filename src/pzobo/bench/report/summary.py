@@ -15,6 +15,7 @@ from typing import Any
 from pzobo.bench.report.about import About, View
 from pzobo.bench.report.runs import Run
 from pzobo.bench.report.styles import ORDER, Style, ordinal, style
+from pzobo.runs.json_text import shown
 
 POINTS = 300
 ALWAYS = ("direct", "exact")
@@ -247,7 +248,7 @@ def _name(group: Sequence[Run], by: str) -> str:
     if by != "method":
         return f"{by} = {run.config.get(by)}"
     folder: Path = run.folder if len(group) == 1 else run.folder.parent
-    return str(run.config.get("label") or run.method or folder.name)
+    return str(run.config.get("label") or run.method or shown(folder.name))
 
 
 def _place(run: Run, by: str) -> tuple[Any, ...]:
