@@ -145,6 +145,7 @@ def test_import_loads_only_what_it_needs() -> None:
     rooms = {name.split(".")[1] for name in loaded if name.startswith("pzobo.")}
     assert not rooms & LAZY
     assert not {name.partition(".")[0] for name in loaded} & {"sklearn", "rich", "tyro", "plotly", "matplotlib"}
+    assert not {"torch._dynamo", "torch._inductor"} & set(loaded), "they take seconds, and only compile=True needs them"
 
 
 def test_rooms_load_when_they_are_named() -> None:

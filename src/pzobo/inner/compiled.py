@@ -12,38 +12,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from pzobo.errors import CompileError, CompileWarning
-
-
-class WithoutAlpha(CustomGraphPass):
-    """a + alpha b is written as a + (alpha * b): torch 2.13 makes addmm of a + alpha (c @ d), and loses alpha.
-
-    Here and not where we add, since the loss of a user may add so too, and the derivatives that autograd writes.
-    """
-
-    def __call__(self, graph: fx.Graph) -> None:
-        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
-            alpha: Any = node.kwargs.get("alpha", 1)
-            a, b = node.args
-            if alpha == 1 or not isinstance(b, fx.Node):
-                continue
-            with graph.inserting_before(node):
-                scaled = graph.call_function(torch.ops.aten.mul.Tensor, (b, alpha))
-            scaled.meta["val"] = b.meta["val"] * alpha
-            node.args, node.kwargs = (a, scaled), {}
-
-    def uuid(self) -> str:
-        """Part of the key of Inductor's cache on disk: to be changed with the pass."""
-        return "pzobo: add without alpha, 1"
-
 
 CONFIG: dict[str, Any] = {
     # Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
     # takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
     "cpp.vec_isa_ok": True,
-    "post_grad_custom_pre_pass": WithoutAlpha(),
 }
 
 
@@ -89,17 +64,17 @@ class Compiled:
 
 
 def _inductor(graph: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
-    with torch._inductor.config.patch(CONFIG):
+    from pzobo.inner.alpha import WithoutAlpha
+
+    with torch._inductor.config.patch(CONFIG | {"post_grad_custom_pre_pass": WithoutAlpha()}):
         machine_code: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
         return machine_code
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of what went wrong first."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Exception) -> str:
+    """Its first line, and the one that explains it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join([lines[0], *(line.strip() for line in lines[1:] if line.strip().startswith("Explanation:"))])
 
 
 def _own_code(method: Any) -> Any:
