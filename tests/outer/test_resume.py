@@ -315,7 +315,13 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.outer.test_resume import run
-run("pzobo-s", Path(sys.argv[1]) if sys.argv[1] else None, steps=10**6, checkpoint_every=5)
+
+def evaluate(objective):
+    print("at work", flush=True)
+    return {}
+
+folder = Path(sys.argv[1]) if sys.argv[1] else None
+run("pzobo-s", folder, steps=10**6, checkpoint_every=5, evaluate=evaluate, evaluate_every=50)
 print("still here")
 """
 
@@ -326,19 +332,16 @@ def test_ctrl_c_in_a_script_says_where_the_run_is(folder: str, whole: dict[str, 
     out = tmp_path / folder if folder else ""
     command = [sys.executable, "-c", SCRIPT, str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        if folder:
-            while not (tmp_path / "run" / "checkpoint.pt").exists():
-                assert process.poll() is None
-                time.sleep(0.01)
-        else:
-            time.sleep(8)
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == "at work\n"
         process.send_signal(signal.SIGINT)
         printed, said = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
-    assert printed == ""
+    assert "still here" not in printed
     last = said.splitlines()[-1]
     if not folder:
-        assert re.fullmatch(r"KeyboardInterrupt: Stopped .*(no folder: give out=|nothing is saved).*", last)
+        assert re.fullmatch(r"KeyboardInterrupt: Stopped after \d+ outer steps\. .*no folder: give out=.*", last)
         return
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=False)["step"]
     assert last == (
