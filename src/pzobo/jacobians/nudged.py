@@ -24,7 +24,8 @@ class Nudged(Jacobian):
 
     Args:
         eps: the length of the nudge: max |e v_i| as a part of the size of y, its root mean square. By default what
-            central differences want in the precision of y, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64.
+            central differences want in the precision of y, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64; with
+            `symmetric=False` at least 0.01.
         steps: steps of the nudged path; the solver's own number by default.
         symmetric: two paths, nudged both ways. False takes y^N itself in place of y_-e: one path, an error of order eps
             instead of eps^2, and whatever y^N lacks to a solution is divided by eps and added.
@@ -77,7 +78,9 @@ class Nudged(Jacobian):
 
     def _length(self, y: Leaves, v: Leaves) -> Tensor:
         """e: the largest nudge of a coordinate is `eps` times the size of y."""
-        eps = 2.0 * max(torch.finfo(t.dtype).eps for t in y) ** (1 / 3) if self.eps is None else self.eps
+        best = 2.0 * max(torch.finfo(t.dtype).eps for t in y) ** (1 / 3)
+        # One path alone divides what y^N lacks to a solution by the nudge, which must not be shorter than need be.
+        eps = self.eps or (best if self.symmetric else max(best, 0.01))
         size = trees.norm(y) / sum(t.numel() for t in y) ** 0.5
         largest = trees.largest(v)
         length: Tensor = eps * torch.where(size > 0, size, 1.0) / torch.where(largest > 0, largest, 1.0)
