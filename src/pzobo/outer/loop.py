@@ -173,7 +173,7 @@ class Loop:
         """Write a checkpoint, if anything changed since the last."""
         if self.folder is None or not self.changed:
             return
-        self.folder.save({**self.run.state(), "metrics": self.rows.known()})
+        self.folder.save({**self.run.state(), "metrics": self.rows.mark()})
         self.changed = False
 
     def wait(self) -> None:

@@ -21,14 +21,14 @@ class Metrics:
 
     Args:
         path: the file, if there is one.
-        known: what `known()` gave when the run that goes on was saved: how much of the file counts.
+        mark: what `mark()` gave when the run that goes on was saved: how much of the file counts.
 
     Attributes:
         rows: the rows up to there, and those added.
         after: the rows that were there after it.
     """
 
-    def __init__(self, path: Path | None, known: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path | None, mark: Mapping[str, Any] | None = None) -> None:
         self.rows: list[Row] = []
         self.after: list[Row] = []
         self._file = None
@@ -39,7 +39,7 @@ class Metrics:
         with writing(path):
             text = path.read_bytes() if path.exists() else b""
             try:
-                size = self._check(text, known)
+                size = self._check(text, mark)
                 self.rows = [Row.of(parse(line)) for line in text[:size].splitlines()]
             except ValueError as error:
                 raise RunFolderError(
@@ -53,11 +53,11 @@ class Metrics:
             os.truncate(path, size)
             self._file = path.open("ab")
 
-    def _check(self, text: bytes, known: Mapping[str, Any] | None) -> int:
-        """How many bytes of the text count, if they are those that are known."""
-        if known is None:
+    def _check(self, text: bytes, mark: Mapping[str, Any] | None) -> int:
+        """How many bytes of the text count, if they are those that the mark is of."""
+        if mark is None:
             return 0
-        size, digest = known.get("size"), known.get("digest")
+        size, digest = mark.get("size"), mark.get("digest")
         if type(size) is not int or size < 0:
             raise ValueError(f"the checkpoint gives its size as {size!r}")
         if len(text) < size:
@@ -83,8 +83,8 @@ class Metrics:
                 self._file.write(line)
                 self._file.flush()
 
-    def known(self) -> dict[str, Any]:
-        """For a checkpoint: how many bytes are on the disk, and what they are known by."""
+    def mark(self) -> dict[str, Any]:
+        """For a checkpoint: how many bytes are on the disk, and a digest of them."""
         if self._file is None:
             return {"size": 0, "digest": self._digest.hexdigest()}
         with writing(self._path):
