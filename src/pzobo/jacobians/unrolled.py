@@ -11,14 +11,18 @@ import torch
 from pzobo.inner.kernel import Products, each
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
+from pzobo.inner.tape import Tape
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 
-Tape = deque[tuple[int, Callable[[], Transpose]]]
+Kept = tuple[int, Callable[[], Transpose]]
 """For each differentiated step: the point it is taken at, and how to get its transposed derivative."""
+
+
+WHO = "Unrolled with checkpoint, compile or differences"
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,15 @@ class Unrolled(Jacobian):
             return _through_formula(inner)
         steps = inner.solver.steps
         first = 0 if self.last is None else max(0, steps - self.last)
-        tape: Tape = deque()
-        keep_graph = not (self.checkpoint or self.products == "difference" or inner.kernel.compile)
+        if inner.kernel.compile:
+            return self._compiled(inner, first)
+        tape: deque[Kept] = deque()
+        keep_graph = not (self.checkpoint or self.products == "difference")
         inner.replay.start()
         y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
         inner.replay.stop()
         if not keep_graph:
-            refuse_random(inner, "Unrolled with checkpoint, compile or differences")
+            refuse_random(inner, WHO)
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -68,7 +74,19 @@ class Unrolled(Jacobian):
 
         return y, pullback
 
-    def _keep_points(self, inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
+    def _compiled(self, inner: InnerProblem, first: int) -> tuple[Leaves, Pullback]:
+        inner.replay.start()
+        tape = Tape(inner, first, self.products)
+        inner.replay.stop()
+        refuse_random(inner, WHO)
+
+        def pullback(v: Leaves) -> Leaves:
+            with inner.replay.again():
+                return tape.pull(v)
+
+        return tape.y, pullback
+
+    def _keep_points(self, inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
         kernel, points = inner.kernel, inner.points
         count = 0
 
@@ -84,7 +102,7 @@ class Unrolled(Jacobian):
         return kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
 
 
-def _keep_graph(inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
+def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
     """The path, with the graph of each step's gradient kept for the backward pass."""
     kernel, solver = inner.kernel, inner.solver
     y, state = inner.y0, solver.init(inner.y0)

@@ -1,0 +1,103 @@
+"""How is a compiled path differentiated in reverse? One call keeps its points, another goes back over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pzobo.inner.kernel import Feed, Kernel, Products
+from pzobo.inner.loops import Run, runs
+from pzobo.inner.problem import InnerProblem, Point
+from pzobo.tensors import trees
+from pzobo.tensors.trees import Leaves, Tree
+
+
+class Tape:
+    """The y and state before each of the last steps of a path, in runs of steps."""
+
+    def __init__(self, inner: InnerProblem, first: int, products: Products) -> None:
+        self._inner, self._products = inner, products
+        self._runs: list[tuple[int, tuple[int, ...], Run, Any]] = []
+        kernel = inner.kernel
+        before, after = _cut(inner.feed(inner.variables), first)
+        y, state = kernel.path(before, inner.y0)
+        index = first
+        for slots, feed in _by_slots(after, inner.points, first):
+            for run in runs(feed):
+                (y, state), points = kernel.scan("kept path", _keep, run, (), (y, state))
+                self._runs.append((index, slots, run, points))
+                index += run.turns
+        self.y: Leaves = y
+        self._state: Leaves = state
+
+    def pull(self, v: Leaves) -> Leaves:
+        """(dy^N/dz)^T v."""
+        count, parts = len(self._inner.points), dict[int, Leaves]()
+        y_bar, state_bar = v, trees.zeros(self._state)
+        for index, slots, run, points in reversed(self._runs):
+            shared = tuple(k for k in slots if k not in run.stacked)
+            sums = tuple(torch.zeros_like(run.leaves[k]) for k in shared)
+            (y_bar, state_bar, sums), rows = self._inner.kernel.scan(
+                "adjoint",
+                _back(slots, shared, self._products),
+                run,
+                points,
+                (y_bar, state_bar, sums),
+                slots,
+                self._products,
+                reverse=True,
+            )
+            total, by_row = dict(zip(shared, sums, strict=True)), [k for k in slots if k not in shared]
+            for t in range(run.turns if by_row else 1):
+                row = {k: part[t] for k, part in zip(by_row, rows, strict=True)}
+                found = tuple(_part(k, t, row, total) for k in slots)
+                where = (index + t) % count
+                parts[where] = trees.add(parts[where], found) if where in parts else found
+        return self._inner.cotangents(parts)
+
+
+def _part(slot: int, t: int, row: dict[int, Tensor], total: dict[int, Tensor]) -> Tensor:
+    """The cotangent of one leaf of z: of a turn where each has its own, else their sum, once."""
+    if slot in row:
+        return row[slot]
+    return total[slot] if t == 0 else torch.zeros_like(total[slot])
+
+
+def _keep(kernel: Kernel, point: Any, row: Any, carry: tuple[Leaves, Leaves], fixed: None) -> Any:
+    (z, batch), (y, state) = point, carry
+    before = tuple(t.clone() for t in y), tuple(t.clone() for t in state)
+    return kernel.step(z, y, state, batch, functional=True), before
+
+
+def _back(slots: tuple[int, ...], shared: tuple[int, ...], products: Products) -> Any:
+    def back(kernel: Kernel, point: Any, row: tuple[Leaves, Leaves], carry: Any, fixed: None) -> Any:
+        (z, batch), (y, state), (y_bar, state_bar, sums) = point, row, carry
+        y_bar, state_bar, by_z = kernel.adjoint(z, y, state, batch, y_bar, state_bar, slots, products)
+        sums = tuple(s + by_z[slots.index(k)] for s, k in zip(sums, shared, strict=True))
+        return (y_bar, state_bar, sums), tuple(b.clone() for k, b in zip(slots, by_z, strict=True) if k not in shared)
+
+    return back
+
+
+def _cut(feed: Feed, first: int) -> tuple[Feed, Feed]:
+    """The first steps of a feed, and the others."""
+    before, after = [], []
+    for z, batch, times in feed:
+        early = min(times, first)
+        first -= early
+        before += [(z, batch, early)] if early else []
+        after += [(z, batch, times - early)] if times > early else []
+    return before, after
+
+
+def _by_slots(
+    feed: Feed, points: Iterable[Point], first: int
+) -> Iterator[tuple[tuple[int, ...], Iterator[tuple[Tree, int]]]]:
+    """A feed from its step `first` on, in pieces whose variables have the same places in z."""
+    turn = itertools.islice(itertools.cycle(points), first, None)
+    for slots, piece in itertools.groupby(zip(feed, turn, strict=False), lambda pair: pair[1].slots):
+        yield slots, (((z, batch), times) for (z, batch, times), _ in piece)
