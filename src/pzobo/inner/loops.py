@@ -14,6 +14,7 @@ from typing import Any
 import optree
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map as _map  # the one that torch.compile looks into
 
 try:  # not public yet (torch 2.13)
     from torch._higher_order_ops.scan import scan
@@ -101,11 +102,6 @@ def dynamic(rows: Tree) -> Tree:
     return rows
 
 
-def contiguous(tree: Tree) -> Tree:
-    """What is carried through a loop must lie in memory as it does after a turn."""
-    return optree.tree_map(Tensor.contiguous, tree)
-
-
 @functools.lru_cache(1000)
 def number(value: float) -> Tensor:
     """A number as an input of compiled code: another one compiles nothing.
@@ -142,7 +138,7 @@ class Loop:
         )
 
     def __call__(self, kernel: Any, run: Run, carry: Any, fixed: Any) -> Any:
-        return self._call(kernel, run.ready(), number(run.turns), contiguous(carry), fixed)
+        return self._call(kernel, run.ready(), number(run.turns), carry, fixed)
 
     def _turn_by_turn(
         self, term: Any, finish: Any, kernel: Any, leaves: tuple[Any, ...], turns: Tensor, carry: Any, fixed: Any
@@ -177,7 +173,7 @@ class Scan:
     def __call__(self, kernel: Any, run: Run, rows: Any, carry: Any, fixed: Any) -> tuple[Any, Any]:
         """The carry after the last turn, and what was written, one row a turn."""
         numbers, rows = dynamic((torch.arange(run.turns), rows))
-        answer: tuple[Any, Any] = self._call(kernel, run.ready(), numbers, rows, contiguous(carry), fixed)
+        answer: tuple[Any, Any] = self._call(kernel, run.ready(), numbers, rows, carry, fixed)
         return answer
 
     def _turn_by_turn(
@@ -205,9 +201,14 @@ def _pick(leaves: Sequence[Any], plan: Plan, stacked: tuple[int, ...], t: Tensor
     )
 
 
+def _own(tree: Tree) -> Tree:
+    """Copies: what is carried must be nothing else that the loop sees, and lie in memory as after a turn."""
+    return _map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
+
+
 def _settled(tree: Tree) -> Tree:
-    """What a turn hands on must lie in memory as what it got."""
-    return torch.utils._pytree.tree_map(Tensor.contiguous, tree)
+    """What a turn hands on lies in memory as what it got."""
+    return _map(Tensor.contiguous, tree)
 
 
 def _loop(term: Term, plan: Plan, stacked: tuple[int, ...], going: Any, finish: Any) -> Callable[..., Any]:
@@ -218,7 +219,7 @@ def _loop(term: Term, plan: Plan, stacked: tuple[int, ...], going: Any, finish: 
         def turn(t: Tensor, carry: Any) -> tuple[Tensor, Any]:
             return t + 1, _settled(term(kernel, _pick(leaves, plan, stacked, t), carry, fixed))
 
-        _, carry = torch.while_loop(another, turn, (torch.zeros((), dtype=torch.int64), carry))
+        _, carry = torch.while_loop(another, turn, (torch.zeros((), dtype=torch.int64), _own(carry)))
         if finish is None:
             return carry
         return finish(kernel, _pick(leaves, plan, stacked, turns - 1), carry, fixed)
@@ -233,6 +234,6 @@ def _scan(term: Callable[..., Any], plan: Plan, stacked: tuple[int, ...], revers
             carry, written = term(kernel, _pick(leaves, plan, stacked, t), row, carry, fixed)
             return _settled(carry), _settled(written)
 
-        return scan(turn, carry, (numbers, rows), reverse=reverse)
+        return scan(turn, _own(carry), (numbers, rows), reverse=reverse)
 
     return scanned
