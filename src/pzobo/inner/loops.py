@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map as _map  # the one that torch.compile looks into
 
+scan: Any
 try:  # not public yet (torch 2.13)
     from torch._higher_order_ops.scan import scan
 except ImportError:

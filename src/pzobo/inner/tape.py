@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pzobo.inner.kernel import Feed, Kernel, Products
+from pzobo.inner.kernel import Feed, Kernel, Products, nothing
 from pzobo.inner.loops import Run, runs
 from pzobo.inner.problem import InnerProblem, Point
+from pzobo.inner.products import probe, transpose
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
@@ -28,7 +29,7 @@ class Tape:
         index = first
         for slots, feed in _by_slots(after, inner.points, first):
             for run in runs(feed):
-                (y, state), points = kernel.scan("kept path", _keep, run, (), (y, state))
+                (y, state), points = kernel.scan("kept path", _keep, run, (), (y, state), None)
                 self._runs.append((index, slots, run, points))
                 index += run.turns
         self.y: Leaves = y
@@ -36,28 +37,47 @@ class Tape:
 
     def pull(self, v: Leaves) -> Leaves:
         """(dy^N/dz)^T v."""
-        count, parts = len(self._inner.points), dict[int, Leaves]()
-        y_bar, state_bar = v, trees.zeros(self._state)
+        parts: dict[int, Leaves] = {}
+        # Where the lengths of differences are looked for, step by step.
+        looking = self._products == "difference" and self._inner.questions.closely
+        back = self._step_by_step if looking else self._in_one_call
+        bars = v, trees.zeros(self._state)
         for index, slots, run, points in reversed(self._runs):
-            shared = tuple(k for k in slots if k not in run.stacked)
-            sums = tuple(torch.zeros_like(run.leaves[k]) for k in shared)
-            (y_bar, state_bar, sums), rows = self._inner.kernel.scan(
-                "adjoint",
-                _back(slots, shared, self._products),
-                run,
-                points,
-                (y_bar, state_bar, sums),
-                slots,
-                self._products,
-                reverse=True,
-            )
-            total, by_row = dict(zip(shared, sums, strict=True)), [k for k in slots if k not in shared]
-            for t in range(run.turns if by_row else 1):
-                row = {k: part[t] for k, part in zip(by_row, rows, strict=True)}
-                found = tuple(_part(k, t, row, total) for k in slots)
-                where = (index + t) % count
-                parts[where] = trees.add(parts[where], found) if where in parts else found
+            bars, found = back(index, slots, run, points, bars)
+            for where, part in found:
+                parts[where] = trees.add(parts[where], part) if where in parts else part
         return self._inner.cotangents(parts)
+
+    def _in_one_call(
+        self, index: int, slots: tuple[int, ...], run: Run, points: Any, bars: tuple[Leaves, Leaves]
+    ) -> tuple[tuple[Leaves, Leaves], list[tuple[int, Leaves]]]:
+        """Over one run: the cotangents before it, and those of its z."""
+        shared = tuple(k for k in slots if k not in run.stacked)
+        sums = tuple(torch.zeros_like(run.leaves[k]) for k in shared)
+        lengths, term = probe(self._inner, slots, self._products), _back(slots, shared, self._products)
+        (*after, sums), rows = self._inner.kernel.scan(
+            "adjoint", term, run, points, (*bars, sums), lengths, slots, self._products, len(lengths), reverse=True
+        )
+        total, by_row = dict(zip(shared, sums, strict=True)), [k for k in slots if k not in shared]
+        found = []
+        for t in range(run.turns if by_row else 1):
+            row = {k: part[t] for k, part in zip(by_row, rows, strict=True)}
+            part = tuple(_part(k, t, row, total) for k in slots)
+            found.append(((index + t) % len(self._inner.points), part))
+        return (after[0], after[1]), found
+
+    def _step_by_step(
+        self, index: int, slots: tuple[int, ...], run: Run, points: Any, bars: tuple[Leaves, Leaves]
+    ) -> tuple[tuple[Leaves, Leaves], list[tuple[int, Leaves]]]:
+        inner, found = self._inner, []
+        for t in reversed(range(run.turns)):
+            where = (index + t) % len(inner.points)
+            y, state = (tuple(leaf[t] for leaf in leaves) for leaves in points)
+            pull = transpose(inner, inner.points[where], y, state, slots, self._products, nothing)
+            *after, by_z = pull(*bars)
+            bars = after[0], after[1]
+            found.append((where, by_z))
+        return bars, found
 
 
 def _part(slot: int, t: int, row: dict[int, Tensor], total: dict[int, Tensor]) -> Tensor:
@@ -74,9 +94,9 @@ def _keep(kernel: Kernel, point: Any, row: Any, carry: tuple[Leaves, Leaves], fi
 
 
 def _back(slots: tuple[int, ...], shared: tuple[int, ...], products: Products) -> Any:
-    def back(kernel: Kernel, point: Any, row: tuple[Leaves, Leaves], carry: Any, fixed: None) -> Any:
+    def back(kernel: Kernel, point: Any, row: tuple[Leaves, Leaves], carry: Any, probe: Leaves) -> Any:
         (z, batch), (y, state), (y_bar, state_bar, sums) = point, row, carry
-        y_bar, state_bar, by_z = kernel.adjoint(z, y, state, batch, y_bar, state_bar, slots, products)
+        y_bar, state_bar, by_z = kernel.adjoint(z, y, state, batch, y_bar, state_bar, slots, products, probe)
         sums = tuple(s + by_z[slots.index(k)] for s, k in zip(sums, shared, strict=True))
         return (y_bar, state_bar, sums), tuple(b.clone() for k, b in zip(slots, by_z, strict=True) if k not in shared)
 

@@ -60,7 +60,7 @@ class CG(Inverse):
         finite = square.isfinite()
         start = trees.zeros(v), v, v, square, torch.where(finite, 1.0, 0.0).to(square.dtype)
         given = v, self.tol**2 * square, finite, self.damping or None
-        answer, (failed, curvature) = system.series(
+        answer, (failed, curvature, system.left) = system.series(
             self._turn, self._finish, self.steps, start, given, draws=1, going=self._going
         )
         if failed:
@@ -74,7 +74,8 @@ class CG(Inverse):
     @staticmethod
     def _going(carry: Any, given: Any) -> Tensor:
         *_, square, curvature = carry
-        return ~(square <= given[1]) & (curvature > 0)
+        going: Tensor = ~(square <= given[1]) & (curvature > 0)
+        return going
 
     @staticmethod
     def _turn(at: Place, carry: Any, given: Any) -> Any:
@@ -90,10 +91,10 @@ class CG(Inverse):
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
-        (q, *_, curvature), (v, _, finite, _) = carry, given
+        (q, r, *_, curvature), (v, _, finite, _) = carry, given
         # From a v that is not finite the answer is not finite either, as a gradient scaler expects.
         q = tuple(torch.where(finite, a, b) for a, b in zip(q, v, strict=True))
-        return trees.mul(at.product(q)[1], -1.0), (finite & ~(curvature > 0), curvature)
+        return trees.mul(at.product(q)[1], -1.0), (finite & ~(curvature > 0), curvature, r)
 
 
 @dataclass(frozen=True)
@@ -121,22 +122,27 @@ class FixedPoint(Inverse):
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         state = system.inner.kernel.solver.init(system.y) if self.lr is None else ()
-        start = v, trees.zeros(state)
-        return system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))[0]
+        start = v, trees.zeros(state), v
+        answer, left = system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))
+        system.left = left if self.steps > 1 else ()
+        return answer
 
     @staticmethod
     def _turn(at: Place, carry: Any, given: Any) -> Any:
-        y_bar, state_bar, _ = _transposed_map(at, carry, given)
-        return trees.add(given[0], y_bar), state_bar
+        w, w_state, _ = carry
+        y_bar, w_state, _ = _transposed_map(at, w, w_state, given)
+        after = trees.add(given[0], y_bar)
+        return after, w_state, trees.add(after, w, -1.0)
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
-        return _transposed_map(at, carry, given)[2], ()
+        w, w_state, left = carry
+        return _transposed_map(at, w, w_state, given)[2], left
 
 
-def _transposed_map(at: Place, bars: tuple[Leaves, Leaves], given: Any) -> tuple[Leaves, Leaves, Leaves]:
+def _transposed_map(at: Place, y_bar: Leaves, state_bar: Leaves, given: Any) -> tuple[Leaves, Leaves, Leaves]:
     """The transposed derivative of the solver's step, or of a gradient step with a rate of its own."""
-    (y_bar, state_bar), (_, state, rate) = bars, given
+    _, state, rate = given
     if rate is None:
         return at.pull(state, y_bar, state_bar)
     by_y, by_z = at.product(trees.mul(y_bar, -rate))
@@ -162,7 +168,8 @@ class Neumann(Inverse):
         positive("Neumann: step", self.step, least="a positive number, below 2 / L for convergence")
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        return system.series(self._turn, self._finish, self.terms, (v, v), (self.step,))[0]
+        answer, system.left = system.series(self._turn, self._finish, self.terms, (v, v), (self.step,))
+        return answer
 
     @staticmethod
     def _turn(at: Place, carry: Any, given: Any) -> Any:
@@ -172,7 +179,7 @@ class Neumann(Inverse):
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
-        return at.product(trees.mul(carry[0], -given[0]))[1], ()
+        return at.product(trees.mul(carry[0], -given[0]))[1], carry[1]
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,9 @@ class Implicit(Jacobian):
 
     Args:
         inverse: how the inverse Hessian is applied: CG, FixedPoint, Neumann or Exact.
-        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+        products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
+            is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
+            first-order gradients (Hessian-free).
 
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
     them on the inner batches again, which is cheaper and a little biased.
@@ -227,8 +236,8 @@ class Implicit(Jacobian):
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
-        if self.products == "difference" or inner.kernel.compile:
-            refuse_random(inner, "Implicit with differences or compile")
+        if inner.kernel.compile:
+            refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
             with inner.replay.again():

@@ -12,7 +12,7 @@ from torch import Tensor
 from pzobo.inner.kernel import Kernel, Products, Z
 from pzobo.inner.loops import number, runs
 from pzobo.inner.problem import InnerProblem, Point
-from pzobo.inner.products import Transpose, linearize, transpose
+from pzobo.inner.products import Transpose, linearize, probe, transpose
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
@@ -42,6 +42,8 @@ class System:
         self.inner = inner
         self.y = y
         self.products = products
+        self.left: Leaves = ()
+        """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
         self._turn = itertools.cycle(range(len(inner.points)))
 
     def draw(self) -> int:
@@ -49,7 +51,7 @@ class System:
 
     def at(self, index: int, slots: tuple[int, ...] = ()) -> Place:
         """Products on one batch; those with d2g/dz dy for the leaves of z in `slots`."""
-        return _Here(self.inner.kernel, self.inner.points[index], self.y, slots, self.products)
+        return _Here(self.inner, self.inner.points[index], self.y, slots, self.products)
 
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
@@ -85,7 +87,9 @@ class System:
             feed = [(order[0] if order else last, turns)]
         else:
             feed = [(index, 1) for index in order]
-        make = self._compiled if self.inner.kernel.compile else self._eager
+        # Where the lengths of differences are looked for, product by product.
+        looking = self.products == "difference" and self.inner.questions.closely
+        make = self._compiled if self.inner.kernel.compile and not looking else self._eager
         by_z, told = make(term, finish, feed, last, carry, given, going)
         return self.inner.cotangents({last: by_z}), told
 
@@ -108,19 +112,23 @@ class System:
         # A number is an input of compiled code: another one compiles nothing.
         given = tuple([number(value) if isinstance(value, float) else value for value in given])
         one = len(points) == 1
-        fixed = (self.y, given, None if one else end)
+        probes = probe(self.inner, (), products), probe(self.inner, slots, products)
+        fixed = (self.y, given, None if one else end, probes)
 
         def turn(kernel: Kernel, point: Any, carry: Any, fixed: Any) -> Any:
-            return term(_There(kernel, *point, fixed[0], (), products), carry, fixed[1])
+            (z, batch), (y, given, _, probes) = point, fixed
+            return term(_There(kernel, z, batch, y, (), products, probes[0]), carry, given)
 
         def ended(kernel: Kernel, point: Any, carry: Any, fixed: Any) -> Any:
-            return finish(_There(kernel, *(point if one else fixed[2]), fixed[0], slots, products), carry, fixed[1])
+            y, given, end, probes = fixed
+            z, batch = end or point
+            return finish(_There(kernel, z, batch, y, slots, products, probes[1]), carry, given)
 
         def still(carry: Any, fixed: Any) -> Any:
             return going(carry, fixed[1])
 
         options = {"going": None if going is None else still}
-        kind = (products, one, tuple(value is None for value in given))
+        kind = (products, one, tuple(value is None for value in given), len(probes[0]), len(probes[1]))
         parts = list(runs(((points[index].z, points[index].batch), turns) for index, turns in feed))
         for run in parts[:-1]:
             carry = kernel.loop(term, turn, run, carry, fixed, *kind, **options)
@@ -130,18 +138,21 @@ class System:
 class _Here:
     """A place in eager code, or with each product compiled on its own: what is needed for many products is kept."""
 
-    def __init__(self, kernel: Kernel, point: Point, y: Leaves, slots: tuple[int, ...], products: Products) -> None:
-        self._about = kernel, point.z, y, point.batch, slots, products
+    def __init__(
+        self, inner: InnerProblem, point: Point, y: Leaves, slots: tuple[int, ...], products: Products
+    ) -> None:
+        self._inner, self._point, self._y, self._slots, self._products = inner, point, y, slots, products
         self._transpose: Transpose | None = None
 
     @functools.cached_property
     def product(self) -> Any:
-        return linearize(*self._about)
+        rewind = self._inner.replay.rewind
+        return linearize(self._inner, self._point, self._y, self._slots, self._products, rewind)
 
     def pull(self, state: Leaves, y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         if self._transpose is None:
-            kernel, z, y, batch, slots, products = self._about
-            self._transpose = transpose(kernel, z, y, state, batch, slots, products)
+            rewind = self._inner.replay.rewind
+            self._transpose = transpose(self._inner, self._point, self._y, state, self._slots, self._products, rewind)
         return self._transpose(y_bar, state_bar)
 
 
@@ -149,12 +160,22 @@ class _There:
     """A place inside of compiled code."""
 
     def __init__(
-        self, kernel: Kernel, z: Z, batch: Tree, y: Leaves, slots: tuple[int, ...], products: Products
+        self,
+        kernel: Kernel,
+        z: Z,
+        batch: Tree,
+        y: Leaves,
+        slots: tuple[int, ...],
+        products: Products,
+        probe: Leaves,
     ) -> None:
-        self.kernel, self.z, self.batch, self.y, self.slots, self.products = kernel, z, batch, y, slots, products
+        self.kernel, self.z, self.batch, self.y = kernel, z, batch, y
+        self.slots, self.products, self.probe = slots, products, probe
 
     def product(self, q: Leaves) -> tuple[Leaves, Leaves]:
-        return self.kernel.curvature(self.z, self.y, self.batch, q, self.slots, self.products)
+        return self.kernel.curvature(self.z, self.y, self.batch, q, self.slots, self.products, self.probe)
 
     def pull(self, state: Leaves, y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-        return self.kernel.adjoint(self.z, self.y, state, self.batch, y_bar, state_bar, self.slots, self.products)
+        return self.kernel.adjoint(
+            self.z, self.y, state, self.batch, y_bar, state_bar, self.slots, self.products, self.probe
+        )

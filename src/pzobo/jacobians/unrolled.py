@@ -22,9 +22,6 @@ Kept = tuple[int, Callable[[], Transpose]]
 """For each differentiated step: the point it is taken at, and how to get its transposed derivative."""
 
 
-WHO = "Unrolled with checkpoint, compile or differences"
-
-
 @dataclass(frozen=True)
 class Unrolled(Jacobian):
     """(dy^N/dz)^T v by the recursion y_bar <- A_t^T y_bar, z_bar <- z_bar + B_t^T y_bar over the steps, last first.
@@ -33,7 +30,9 @@ class Unrolled(Jacobian):
         last: differentiate only this many of the last steps (truncated back-propagation).
         checkpoint: keep only the path's y and make each step's graph again in the backward pass: less memory,
             more time.
-        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+        products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
+            is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
+            first-order gradients (Hessian-free).
     """
 
     last: int | None = None
@@ -56,12 +55,10 @@ class Unrolled(Jacobian):
         if inner.kernel.compile:
             return self._compiled(inner, first)
         tape: deque[Kept] = deque()
-        keep_graph = not (self.checkpoint or self.products == "difference")
+        keep_graph = not (self.checkpoint or self.products != "autodiff")
         inner.replay.start()
         y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
         inner.replay.stop()
-        if not keep_graph:
-            refuse_random(inner, WHO)
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -78,7 +75,7 @@ class Unrolled(Jacobian):
         inner.replay.start()
         tape = Tape(inner, first, self.products)
         inner.replay.stop()
-        refuse_random(inner, WHO)
+        refuse_random(inner, "Unrolled with compile")
 
         def pullback(v: Leaves) -> Leaves:
             with inner.replay.again():
@@ -87,19 +84,25 @@ class Unrolled(Jacobian):
         return tape.y, pullback
 
     def _keep_points(self, inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
-        kernel, points = inner.kernel, inner.points
+        points, replay = inner.points, inner.replay
         count = 0
 
         def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
             nonlocal count
             index, point = count % len(points), points[count % len(points)]
             if count >= first:
+                drawn = replay.now()
                 tape.append(
-                    (index, lambda: transpose(kernel, point.z, y, state, point.batch, point.slots, self.products))
+                    (
+                        index,
+                        lambda: transpose(
+                            inner, point, y, state, point.slots, self.products, lambda: replay.rewind(drawn)
+                        ),
+                    )
                 )
             count += 1
 
-        return kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+        return inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
 
 
 def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
@@ -112,7 +115,7 @@ def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Lea
             continue
         index = t % len(inner.points)
         linear = Linearization(kernel, z, y, batch, inner.points[index].slots)
-        tape.append((index, _kept(through(solver, linear, y, state))))
+        tape.append((index, _kept(through(solver, linear, linear.gradient, y, state))))
         y, state = solver.update(linear.gradient, y, state)
     return y, state
 
