@@ -5,6 +5,7 @@ Every call goes through the guards of torch.compile, which look whether anything
 
 from __future__ import annotations
 
+import itertools
 import types
 import warnings
 from collections.abc import Callable
@@ -96,10 +97,17 @@ def _reason(error: Exception) -> str:
     return " ".join([lines[0], *(line.strip() for line in lines[1:] if line.strip().startswith("Explanation:"))])
 
 
+_NUMBERS = itertools.count()
+
+
 def _own_code(function: Any) -> Any:
-    """The function with a code object of its own: torch.compile keeps what it compiled, and how often, by that."""
+    """The function with a code object and a name of its own.
+
+    torch.compile keeps by code object what it compiled, and how often; by file, line and name it keeps what changed
+    between calls, which it then takes for a variable, also where it was another function that was called.
+    """
     return types.FunctionType(
-        function.__code__.replace(),
+        function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}"),
         function.__globals__,
         function.__name__,
         function.__defaults__,

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map as _map  # the one that torch.compile looks into
 
+from pzobo.inner.compiled import Compiled
+from pzobo.tensors.trees import Plan, Tree
+
 scan: Any
 try:  # not public yet (torch 2.13)
     from torch._higher_order_ops.scan import scan
 except ImportError:
     scan = None
 
-from pzobo.inner.compiled import Compiled
-from pzobo.tensors.trees import Plan, Tree
-
+_WHOLE = "a whole number: "
 MOST = 2**26
 """Bytes that are stacked for one call, at most: so the memory of a path does not grow with its length."""
 
@@ -37,19 +38,22 @@ class Run:
     """Turns that one call makes: the leaves of their points, and which of these are stacked, one row a turn."""
 
     leaves: tuple[Any, ...]
-    stacked: tuple[int, ...]
+    stacked: tuple[bool, ...]
+    """For each leaf. No numbers of leaves: torch.compile may take numbers for variables, and does not find those."""
     plan: Plan
     turns: int
 
     def point(self, t: int) -> Tree:
         """The point of one turn."""
-        return self.plan.build([leaf[t] if k in self.stacked else leaf for k, leaf in enumerate(self.leaves)])
+        leaves = [_number(leaf) for leaf in self.leaves]
+        return self.plan.build([leaf[t] if row else leaf for leaf, row in zip(leaves, self.stacked, strict=True)])
 
     def ready(self) -> tuple[Any, ...]:
-        """The leaves, with the number of rows left open in what is compiled for them."""
-        for k in self.stacked:
-            dynamic(self.leaves[k])
-        return self.leaves
+        """The leaves as compiled code gets them: the number of rows is left open, and whole numbers are constants."""
+        for leaf, row in zip(self.leaves, self.stacked, strict=True):
+            if row:
+                dynamic(leaf)
+        return tuple([_constant(leaf) for leaf in self.leaves])
 
 
 def runs(feed: Iterable[tuple[Tree, int]]) -> Iterator[Run]:
@@ -62,7 +66,7 @@ def runs(feed: Iterable[tuple[Tree, int]]) -> Iterator[Run]:
             yield _stacked(pending, plan)
             pending, size = [], 0
         if turns > 1:
-            yield Run(leaves, (), own, turns)
+            yield Run(leaves, (False,) * len(leaves), own, turns)
             continue
         plan = own
         if pending:
@@ -88,12 +92,21 @@ def _same_kind(a: Any, b: Any) -> bool:
 
 
 def _stacked(points: Sequence[tuple[Any, ...]], plan: Any) -> Run:
-    leaves, stacked = list(points[0]), []
-    for k, column in enumerate(zip(*points, strict=True)):
-        if _plain(column[0]) and any(leaf is not column[0] for leaf in column):
-            leaves[k] = torch.stack(column)
-            stacked.append(k)
-    return Run(tuple(leaves), tuple(stacked), plan, len(points))
+    columns = list(zip(*points, strict=True))
+    stacked = tuple(_plain(column[0]) and any(leaf is not column[0] for leaf in column) for column in columns)
+    leaves = [torch.stack(column) if row else column[0] for column, row in zip(columns, stacked, strict=True)]
+    return Run(tuple(leaves), stacked, plan, len(points))
+
+
+def _constant(leaf: Any) -> Any:
+    """A whole number as text. torch.compile takes one that changes for a variable, and a container that holds it for
+    one without it (docs/dependencies.md); text is a constant."""
+    return f"{_WHOLE}{leaf}" if type(leaf) is int else leaf
+
+
+def _number(leaf: Any) -> Any:
+    """The whole number again."""
+    return int(leaf.removeprefix(_WHOLE)) if isinstance(leaf, str) and leaf.startswith(_WHOLE) else leaf
 
 
 def dynamic(rows: Tree) -> Tree:
@@ -103,7 +116,7 @@ def dynamic(rows: Tree) -> Tree:
     return rows
 
 
-@functools.lru_cache(1000)
+@functools.lru_cache(1000, typed=True)
 def number(value: float) -> Tensor:
     """A number as an input of compiled code: another one compiles nothing.
 
@@ -126,7 +139,7 @@ class Loop:
         self,
         term: Term,
         plan: Plan,
-        stacked: tuple[int, ...],
+        stacked: tuple[bool, ...],
         going: Callable[[Any, Any], Tensor] | None = None,
         finish: Term | None = None,
     ) -> None:
@@ -161,7 +174,7 @@ class Scan:
         reverse: from the last point to the first.
     """
 
-    def __init__(self, term: Callable[..., Any], plan: Plan, stacked: tuple[int, ...], reverse: bool = False) -> None:
+    def __init__(self, term: Callable[..., Any], plan: Plan, stacked: tuple[bool, ...], reverse: bool = False) -> None:
         self._plan, self._stacked, self._reverse = plan.traceable(), stacked, reverse
         turn = Compiled(term)
         by_turns = functools.partial(self._turn_by_turn, turn)
@@ -192,12 +205,12 @@ class Scan:
 # Inside of compiled code
 
 
-def _pick(leaves: Sequence[Any], plan: Plan, stacked: tuple[int, ...], t: Tensor) -> Tree:
+def _pick(leaves: Sequence[Any], plan: Plan, stacked: tuple[bool, ...], t: Tensor) -> Tree:
     """The point of a turn."""
     return plan.build(
         [
-            leaf.index_select(0, t.reshape(1).to(leaf.device)).squeeze(0) if k in stacked else leaf
-            for k, leaf in enumerate(leaves)
+            leaf.index_select(0, t.reshape(1).to(leaf.device)).squeeze(0) if row else _number(leaf)
+            for leaf, row in zip(leaves, stacked, strict=True)
         ]
     )
 
@@ -212,7 +225,7 @@ def _settled(tree: Tree) -> Tree:
     return _map(Tensor.contiguous, tree)
 
 
-def _loop(term: Term, plan: Plan, stacked: tuple[int, ...], going: Any, finish: Any) -> Callable[..., Any]:
+def _loop(term: Term, plan: Plan, stacked: tuple[bool, ...], going: Any, finish: Any) -> Callable[..., Any]:
     def loop(kernel: Any, leaves: tuple[Any, ...], turns: Tensor, carry: Any, fixed: Any) -> Any:
         def another(t: Tensor, carry: Any) -> Tensor:
             return t < turns if going is None else (t < turns) & going(carry, fixed)
@@ -228,7 +241,7 @@ def _loop(term: Term, plan: Plan, stacked: tuple[int, ...], going: Any, finish: 
     return loop
 
 
-def _scan(term: Callable[..., Any], plan: Plan, stacked: tuple[int, ...], reverse: bool) -> Callable[..., Any]:
+def _scan(term: Callable[..., Any], plan: Plan, stacked: tuple[bool, ...], reverse: bool) -> Callable[..., Any]:
     def scanned(kernel: Any, leaves: tuple[Any, ...], numbers: Tensor, rows: Any, carry: Any, fixed: Any) -> Any:
         def turn(carry: Any, row: Any) -> Any:
             t, row = row

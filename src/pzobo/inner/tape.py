@@ -52,17 +52,16 @@ class Tape:
         self, index: int, slots: tuple[int, ...], run: Run, points: Any, bars: tuple[Leaves, Leaves]
     ) -> tuple[tuple[Leaves, Leaves], list[tuple[int, Leaves]]]:
         """Over one run: the cotangents before it, and those of its z."""
-        shared = tuple(k for k in slots if k not in run.stacked)
-        sums = tuple(torch.zeros_like(run.leaves[k]) for k in shared)
-        lengths, term = probe(self._inner, slots, self._products), _back(slots, shared, self._products)
+        each = tuple(run.stacked[k] for k in slots)
+        sums = tuple(torch.zeros_like(run.leaves[k]) for k, own in zip(slots, each, strict=True) if not own)
+        lengths, term = probe(self._inner, slots, self._products), _back(slots, each, self._products)
         (*after, sums), rows = self._inner.kernel.scan(
             "adjoint", term, run, points, (*bars, sums), lengths, slots, self._products, len(lengths), reverse=True
         )
-        total, by_row = dict(zip(shared, sums, strict=True)), [k for k in slots if k not in shared]
         found = []
-        for t in range(run.turns if by_row else 1):
-            row = {k: part[t] for k, part in zip(by_row, rows, strict=True)}
-            part = tuple(_part(k, t, row, total) for k in slots)
+        for t in range(run.turns if any(each) else 1):
+            by_row, total = iter(rows), iter(sums)
+            part = tuple(next(by_row)[t] if own else _once(next(total), t) for own in each)
             found.append(((index + t) % len(self._inner.points), part))
         return (after[0], after[1]), found
 
@@ -80,11 +79,9 @@ class Tape:
         return bars, found
 
 
-def _part(slot: int, t: int, row: dict[int, Tensor], total: dict[int, Tensor]) -> Tensor:
-    """The cotangent of one leaf of z: of a turn where each has its own, else their sum, once."""
-    if slot in row:
-        return row[slot]
-    return total[slot] if t == 0 else torch.zeros_like(total[slot])
+def _once(total: Tensor, t: int) -> Tensor:
+    """The cotangent of a leaf of z that all turns share counts once."""
+    return total if t == 0 else torch.zeros_like(total)
 
 
 def _keep(kernel: Kernel, point: Any, row: Any, carry: tuple[Leaves, Leaves], fixed: None) -> Any:
@@ -93,12 +90,15 @@ def _keep(kernel: Kernel, point: Any, row: Any, carry: tuple[Leaves, Leaves], fi
     return kernel.step(z, y, state, batch, functional=True), before
 
 
-def _back(slots: tuple[int, ...], shared: tuple[int, ...], products: Products) -> Any:
+def _back(slots: tuple[int, ...], each: tuple[bool, ...], products: Products) -> Any:
+    """A step of the adjoint: cotangents of z are summed, or written down for each turn that has a z of its own."""
+
     def back(kernel: Kernel, point: Any, row: tuple[Leaves, Leaves], carry: Any, probe: Leaves) -> Any:
         (z, batch), (y, state), (y_bar, state_bar, sums) = point, row, carry
         y_bar, state_bar, by_z = kernel.adjoint(z, y, state, batch, y_bar, state_bar, slots, products, probe)
-        sums = tuple(s + by_z[slots.index(k)] for s, k in zip(sums, shared, strict=True))
-        return (y_bar, state_bar, sums), tuple(b.clone() for k, b in zip(slots, by_z, strict=True) if k not in shared)
+        shared = [b for b, own in zip(by_z, each, strict=True) if not own]
+        written = tuple([b.clone() for b, own in zip(by_z, each, strict=True) if own])
+        return (y_bar, state_bar, trees.add(sums, shared)), written
 
     return back
 
