@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo.inner.problem import InnerProblem, in_turn
+from pzobo.inner.problem import InnerProblem, Point, in_turn
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import positive, whole
 from pzobo.tensors import trees
@@ -47,19 +47,19 @@ class Nudged(Jacobian):
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
         refuse_random(inner, "Nudged")
-        pairs = [(point.z, point.batch) for point in inner.points]
+        pairs = [(inner.points[i].z, inner.points[i].batch) for i in inner.turn]
         steps = inner.solver.steps if self.steps is None else self.steps
 
         def slope(y: Leaves) -> Leaves:
-            """dg/dz, averaged over the batches."""
-            parts = {}
-            for i, point in enumerate(inner.points):
+            """dg/dz on `mixed_batch`, else averaged over the batches."""
+
+            def by_z(point: Point) -> Leaves:
                 if inner.kernel.compile:
-                    by_z = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
-                else:
-                    by_z = inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
-                parts[i] = trees.mul(by_z, 1.0 / len(inner.points)) if len(inner.points) > 1 else by_z
-            return inner.cotangents(parts)
+                    found: Leaves = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
+                    return found
+                return inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
+
+            return inner.mean(inner.mixed or inner.turn, by_z)
 
         def pullback(v: Leaves) -> Leaves:
             e = self._length(y, v)
