@@ -4,9 +4,11 @@ import codecs
 import inspect
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pydoc_data.topics import topics
 from typing import Any
 
+import optree
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -240,12 +242,22 @@ def lenet_head(rows: int = 600, *, seed: int = 0, dtype: torch.dtype = torch.flo
 
 def linear(dtype: torch.dtype = torch.float32) -> pzobo.Problem:
     """Linear hyper-representation as the paper has it: p = 8,192."""
-    return linear_hr(dtype=dtype)
+    return _rounded(linear_hr(dtype=torch.float64), dtype)
 
 
 def two_layer(dtype: torch.dtype = torch.float32) -> pzobo.Problem:
     """Two-layer hyper-representation with a fifth of the paper's rows: p = 262,144."""
-    return two_layer_hr(n=1000, dtype=dtype)
+    return _rounded(two_layer_hr(n=1000, dtype=torch.float64), dtype)
+
+
+def _rounded(problem: pzobo.Problem, dtype: torch.dtype) -> pzobo.Problem:
+    """The same numbers in another precision; drawn in it, they would be others."""
+
+    def cast(tree: Any) -> Any:
+        return optree.tree_map(lambda t: t.to(dtype), tree)
+
+    names = ("x0", "y0", "train", "val")
+    return replace(problem, **{name: cast(getattr(problem, name)) for name in names})
 
 
 def newsgroups(dtype: torch.dtype = torch.float32) -> pzobo.Problem:
