@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import pzobo
-from tests.jacobians.audit_problems import SMOOTH, WRONG, adam_is_no_slope
+from tests.jacobians.audit_problems import SMOOTH
+from tests.jacobians.wrong_problems import WRONG, adam_is_no_slope
 
 
 @pytest.mark.parametrize("name", SMOOTH)
