@@ -112,6 +112,7 @@ class Argmin:
         *,
         batches: Sequence[Tree] | None = None,
         jacobian_batches: Sequence[Tree] | None = None,
+        mixed_batch: Tree = _MISSING,
     ) -> Tree:
         """y^N(x), in y0's structure.
 
@@ -121,13 +122,18 @@ class Argmin:
             batch: the data of every step (PZOBO).
             batches: one batch for each step, the same sequence for every path (PZOBO-S).
             jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
+            mixed_batch: the data of the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the rows, say,
+                where each has a weight in x. By default that product is taken on the same batches as the others.
         """
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
                 x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
-                return self._call(x, y0, *self._data(batch, batches), [])
-        own = jacobian_batches if jacobian_batches is not None and self.jacobian.own_batches else ()
-        return self._call(x, y0, *self._data(batch, batches), [Taken.of(batch) for batch in own])
+                return self._call(x, y0, *self._data(batch, batches), [], [])
+        takes = self.jacobian.own_batches
+        own = jacobian_batches if jacobian_batches is not None and takes else ()
+        mixed = [mixed_batch] if mixed_batch is not _MISSING and takes else ()
+        taken = ([Taken.of(batch) for batch in given] for given in (own, mixed))
+        return self._call(x, y0, *self._data(batch, batches), *taken)
 
     def _set(self, solver: Solver, jacobian: Jacobian) -> None:
         """Take a solver and a Jacobian, if they go together and with the rest."""
@@ -241,9 +247,11 @@ class Argmin:
             )
         return taken, True, True
 
-    def _call(self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken]) -> Tree:
+    def _call(
+        self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken], mixed: list[Taken]
+    ) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        tensors = [t for batch in (*data, *own) for t in batch.tensors]
+        tensors = [t for batch in (*data, *own, *mixed) for t in batch.tensors]
         refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
@@ -266,6 +274,7 @@ class Argmin:
                 replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
                 check=self.check,
                 questions=self._questions,
+                mixed=[batch.tree for batch in mixed],
             )
             with torch.no_grad():
                 if not variables:

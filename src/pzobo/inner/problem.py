@@ -47,6 +47,8 @@ class Call:
     replay: Replay
     check: bool
     questions: Questions
+    mixed: Sequence[Tree] = ()
+    """The data of the last product, d2g/dz dy, where they are not those of the other products: one batch or none."""
 
     @property
     def steps(self) -> int:
@@ -78,9 +80,11 @@ class InnerProblem(ABC):
         inputs: the tensors asked about, with their graphs: what the answer is attached to.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
+        mixed: which of the points are for the last product alone; the others are for all that is taken in turn.
     """
 
     points: Sequence[Point] = ()
+    mixed: range = range(0)
 
     def __init__(self, call: Call, inputs: Leaves) -> None:
         self.call = call
@@ -152,6 +156,17 @@ class InnerProblem(ABC):
                     "the answer must have y0's structure and shapes."
                 )
         return tuple(tensors)
+
+    @property
+    def turn(self) -> range:
+        """Which of the points are taken in turn."""
+        return range(len(self.points) - len(self.mixed))
+
+    def mean(self, indices: Sequence[int], by_z: Callable[[Point], Leaves]) -> Leaves:
+        """Cotangents of all variables, from the mean of a derivative by z over some of the points."""
+        share = 1.0 / len(indices)
+        parts = {i: by_z(self.points[i]) for i in indices}
+        return self.cotangents({i: trees.mul(part, share) if share < 1 else part for i, part in parts.items()})
 
     def cotangents(self, parts: dict[int, Leaves]) -> Leaves:
         """Cotangents of all variables, from those of some of the points."""

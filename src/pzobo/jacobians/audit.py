@@ -109,7 +109,7 @@ def _advice(inner: InnerProblem) -> str:
 def exact_slope(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
     """The path test along the answer itself, whose slope is its squared length."""
     claimed = float(trees.dot(answer, answer))
-    if claimed == 0 or not math.isfinite(claimed) or inner.call.own:
+    if claimed == 0 or not math.isfinite(claimed) or inner.call.own or inner.call.mixed:
         return []
     return slope_finding(inner, y, v, answer, claimed, what)
 
@@ -147,7 +147,7 @@ def _at_their_ends(inner: InnerProblem, v: Leaves, along: Leaves) -> bool:
 
 def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Products) -> list[Finding]:
     """The dot-product test: a = J^T q as the estimator takes it, against <q, J a> by differences of dg/dy along a."""
-    point, kernel, rewind = inner.points[0], inner.kernel, inner.replay.rewind
+    point, kernel, rewind = inner.points[inner.mixed[0] if inner.mixed else 0], inner.kernel, inner.replay.rewind
     with inner.replay.again():
         by_y, by_z = linearize(inner, point, y, point.slots, products, rewind)(q)
         variables, fill = select(point.z, point.slots)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo.inner.problem import InnerProblem, in_turn
+from pzobo.inner.problem import InnerProblem, Point, in_turn
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import product_findings, rounding_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
@@ -50,20 +50,20 @@ class Nudged(Jacobian):
         y = inner.base()
         if inner.kernel.compile:
             refuse_random(inner, "Nudged with compile")
-        pairs = [(point.z, point.batch) for point in inner.points]
+        pairs = [(inner.points[i].z, inner.points[i].batch) for i in inner.turn]
         steps = inner.solver.steps if self.steps is None else self.steps
 
         def slope(y: Leaves) -> Leaves:
-            """dg/dz, averaged over the batches."""
-            inner.replay.rewind()
-            parts = {}
-            for i, point in enumerate(inner.points):
+            """dg/dz on `mixed_batch`, else averaged over the batches."""
+
+            def by_z(point: Point) -> Leaves:
+                inner.replay.rewind()
                 if inner.kernel.compile:
-                    by_z = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
-                else:
-                    by_z = inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
-                parts[i] = trees.mul(by_z, 1.0 / len(inner.points)) if len(inner.points) > 1 else by_z
-            return inner.cotangents(parts)
+                    found: Leaves = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
+                    return found
+                return inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
+
+            return inner.mean(inner.mixed or inner.turn, by_z)
 
         def pullback(v: Leaves) -> Leaves:
             e = self._length(y, v, inner.eps)

@@ -9,7 +9,7 @@ from pzobo import deprecated
 from pzobo.errors import OptionError
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.pzobo import PZOBO
-from pzobo.outer.bilevel import Batches, Bilevel
+from pzobo.outer.bilevel import Batches, Bilevel, Mixed
 from pzobo.outer.hozog import HOZOG
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
@@ -27,6 +27,9 @@ class Method:
         batch_size: S, rows of a batch of each inner step (PZOBO-S); all the training data by default.
         outer_batch_size: D_f, rows of a batch of the outer loss; all the validation data by default.
         jacobian_batches: how many batches of S rows the Jacobian draws for itself (Implicit and Nudged).
+        mixed: which rows the Jacobian's last product, d2g/dx dy, is taken on where there are batches (Implicit and
+            Nudged): "all" the training data, or the "batch" of the other products, which is cheaper. An outer variable
+            that belongs to one row (the weight of an example) gets a gradient only where its row is seen.
         compile: as in `Argmin`.
         check: as in `Argmin`.
 
@@ -42,6 +45,7 @@ class Method:
     batch_size: int | None = None
     outer_batch_size: int | None = None
     jacobian_batches: int = 0
+    mixed: Mixed = "all"
     compile: bool = False
     check: bool = True
 
@@ -55,7 +59,7 @@ class Method:
 
     @property
     def _batches(self) -> Batches:
-        return Batches(self.batch_size, self.outer_batch_size, self.jacobian_batches)
+        return Batches(self.batch_size, self.outer_batch_size, self.jacobian_batches, self.mixed)
 
     def start(self, problem: Problem, seed: int = 0) -> Bilevel:
         """The objective f(x, y^N(x)) of a problem, at x0."""
