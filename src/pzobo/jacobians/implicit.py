@@ -14,6 +14,8 @@ from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner.kernel import Products
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import check_products
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.jacobians.system import Place, System
 from pzobo.options import in_range, positive, whole
@@ -218,7 +220,8 @@ class Implicit(Jacobian):
             first-order gradients (Hessian-free).
 
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
-    them on the inner batches again, which is cheaper and a little biased.
+    them on the inner batches again, which is cheaper and a little biased. The last product, d2g/dz dy, is taken on
+    `mixed_batch=` where it is given: an outer variable that a batch does not see gets no gradient from it.
     """
 
     inverse: Inverse
@@ -240,7 +243,19 @@ class Implicit(Jacobian):
             refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
+            system = System(inner, y, self.products)
             with inner.replay.again():
-                return self.inverse.apply(System(inner, y, self.products), v)
+                answer = self.inverse.apply(system, v)
+            if inner.questions.closely:
+                inner.questions.findings += residual_finding(system.left, v)
+                if self.products == "difference":
+                    inner.questions.findings += difference_finding(max(p.error for p in inner.questions.probes))
+            return answer
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        return [
+            *product_findings(inner, y, v, self.products),
+            *solved_slope(inner, y, v, answer, "The hypergradient of Implicit"),
+        ]

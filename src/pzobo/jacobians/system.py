@@ -35,7 +35,8 @@ Turn = Callable[[Place, Any, Any], Any]
 class System:
     """The linear system (d2g/dy2) q = v at y^N, and where its products are taken.
 
-    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same.
+    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same. The last
+    product, which makes the answer, may have data of its own.
     """
 
     def __init__(self, inner: InnerProblem, y: Leaves, products: Products) -> None:
@@ -44,10 +45,14 @@ class System:
         self.products = products
         self.left: Leaves = ()
         """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
-        self._turn = itertools.cycle(range(len(inner.points)))
+        self._turn = itertools.cycle(inner.turn)
 
     def draw(self) -> int:
         return next(self._turn)
+
+    def last(self) -> int:
+        """The point of the last product: that which has data for it alone, else the next in turn."""
+        return self.inner.mixed[0] if self.inner.mixed else self.draw()
 
     def at(self, index: int, slots: tuple[int, ...] = ()) -> Place:
         """Products on one batch; those with d2g/dz dy for the leaves of z in `slots`."""
@@ -55,7 +60,7 @@ class System:
 
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
-        index = self.draw()
+        index = self.last()
         by_z = self.at(index, self.inner.points[index].slots).product(q)[1]
         return self.inner.cotangents({index: trees.mul(by_z, -1.0)})
 
@@ -80,10 +85,9 @@ class System:
             draws: how many points the turns have; by default each has its own.
             going: (carry, given) -> whether there is another turn.
         """
-        points = self.inner.points
         order = [self.draw() for _ in range(turns if draws is None else draws)]
-        last = self.draw()
-        if len(points) == 1 or draws == 1:
+        last = self.last()
+        if draws == 1 or len(self.inner.turn) == 1 or not order:
             feed = [(order[0] if order else last, turns)]
         else:
             feed = [(index, 1) for index in order]
@@ -111,7 +115,7 @@ class System:
         slots, end = points[last].slots, (points[last].z, points[last].batch)
         # A number is an input of compiled code: another one compiles nothing.
         given = tuple([number(value) if isinstance(value, float) else value for value in given])
-        one = len(points) == 1
+        one = [index for index, _ in feed] == [last]
         probes = probe(self.inner, (), products), probe(self.inner, slots, products)
         fixed = (self.y, given, None if one else end, probes)
 
