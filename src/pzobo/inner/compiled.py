@@ -6,6 +6,7 @@ Every call goes through the guards of torch.compile, which look whether anything
 from __future__ import annotations
 
 import itertools
+import logging
 import types
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import torch
 from torch import fx
 
 from pzobo.errors import CompileError, CompileWarning
+
+# Inductor looks for CUDA's compiler, and says so where there is one and no device. Nobody who reads it can use it.
+logging.getLogger("torch.utils.cpp_extension").addFilter(lambda record: "No CUDA runtime" not in str(record.msg))
 
 CONFIG: dict[str, Any] = {
     # Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
