@@ -89,8 +89,8 @@ def test_one_point_for_many_turns_is_a_run_of_its_own() -> None:
 
 
 def test_no_more_is_stacked_than_a_call_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "MOST", 5 * 8 * 4)
-    assert [run.turns for run in runs([(normal(8, seed=i), 1) for i in range(20)])] == [7, 7, 6]
+    monkeypatch.setattr(loops, "MOST", 5 * 8 * 8)
+    assert [run.turns for run in runs([(normal(8, seed=i), 1) for i in range(12)])] == [5, 5, 2]
 
 
 def test_sparse_matrices_are_not_stacked() -> None:

@@ -59,21 +59,25 @@ class Run:
 def runs(feed: Iterable[tuple[Tree, int]]) -> Iterator[Run]:
     """A feed of (point, turns it serves) in runs: points that differ only in their numbers are stacked."""
     pending: list[tuple[Any, ...]] = []
-    plan, size = None, 0
+    plan = None
     for point, turns in feed:
         leaves, own = Plan.take(point)
-        if pending and (turns > 1 or size > MOST or own != plan or not _alike(pending[0], leaves)):
+        if pending and (turns > 1 or own != plan or not _alike(pending[0], leaves) or _full(pending, leaves)):
             yield _stacked(pending, plan)
-            pending, size = [], 0
+            pending = []
         if turns > 1:
             yield Run(leaves, (False,) * len(leaves), own, turns)
             continue
         plan = own
-        if pending:
-            size += sum(b.nbytes for a, b in zip(pending[0], leaves, strict=True) if b is not a and _plain(b))
         pending.append(leaves)
     if pending:
         yield _stacked(pending, plan)
+
+
+def _full(pending: Sequence[tuple[Any, ...]], leaves: tuple[Any, ...]) -> bool:
+    """Whether one more point would be more than one call may hold."""
+    size = sum(b.nbytes for a, b in zip(pending[0], leaves, strict=True) if b is not a and _plain(b))
+    return size * (len(pending) + 1) > MOST
 
 
 def _plain(leaf: Any) -> bool:
