@@ -86,6 +86,7 @@ def test_one_point_for_many_turns_is_a_run_of_its_own() -> None:
         (1, False),
     ]
     assert [(run.turns, any(run.stacked)) for run in runs([(a, 1), (a, 1), (a, 1)])] == [(3, False)]
+    assert [run.turns for run in runs([(a, 0)])] == [0]
 
 
 def test_no_more_is_stacked_than_a_call_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +203,7 @@ def test_conjugate_gradients_stop_where_they_are_told(graphs: list[Any]) -> None
 
 def test_curvature_that_is_not_positive_is_the_same_sentence() -> None:
     messages = []
-    for argmin in both(lambda x, y, batch: bowl(x, y) - 3 * y[0] ** 2, jacobian=Implicit(CG(5))):
+    for argmin in both(lambda x, y, batch: x @ y - y.square().sum(), jacobian=Implicit(CG(5))):
         with pytest.raises(CurvatureError, match="met a direction of curvature") as caught:
             outcome(argmin)
         messages.append(str(caught.value))

@@ -62,10 +62,10 @@ def runs(feed: Iterable[tuple[Tree, int]]) -> Iterator[Run]:
     plan = None
     for point, turns in feed:
         leaves, own = Plan.take(point)
-        if pending and (turns > 1 or own != plan or not _alike(pending[0], leaves) or _full(pending, leaves)):
+        if pending and (turns != 1 or own != plan or not _alike(pending[0], leaves) or _full(pending, leaves)):
             yield _stacked(pending, plan)
             pending = []
-        if turns > 1:
+        if turns != 1:
             yield Run(leaves, (False,) * len(leaves), own, turns)
             continue
         plan = own
