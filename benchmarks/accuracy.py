@@ -32,7 +32,7 @@ from benchmarks import real_problems  # noqa: E402
 from pzobo.errors import PzoboError  # noqa: E402
 from pzobo.runs.memory import Peak  # noqa: E402
 
-PRODUCTS = ("autodiff", "difference")
+PRODUCTS = ("autodiff", "forward", "difference")
 OPTIONS: dict[str, Any] = {}
 """Of the argmin."""
 FEW = 20
