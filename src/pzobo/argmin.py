@@ -6,7 +6,7 @@ import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from pzobo import deprecated
 from pzobo.errors import (
+    AuditError,
+    AuditWarning,
     BatchError,
     CompileWarning,
     DivergenceError,
@@ -26,7 +28,8 @@ from pzobo.errors import (
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.kernel import Kernel
-from pzobo.inner.problem import Call, InnerProblem, Questions
+from pzobo.inner.problem import Call, InnerProblem
+from pzobo.inner.questions import Audit, Finding, Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Solver
 from pzobo.jacobians.base import Jacobian
@@ -69,6 +72,9 @@ class Argmin:
             (the features of a network, say). z is x itself by default.
         compile: compile the inner steps with torch.compile.
         check: look for non-finite numbers, and now and then for rounding noise, and say so instead of returning them.
+        audit: compare the answer of backward passes 1, 2, 4, 8, ... with evaluations that do not share its assumptions;
+            `argmin.last.audit` tells what was found, and a clear fault is an `AuditWarning`, once of each kind. "error"
+            makes it an `AuditError`; False switches it off.
 
     Examples:
         >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
@@ -86,9 +92,12 @@ class Argmin:
         prepare: Callable[[Any, Any], Any] | None = None,
         compile: bool = False,
         check: bool = True,
+        audit: bool | Literal["error"] = True,
     ) -> None:
+        if audit not in (True, False, "error"):
+            raise OptionError(f'audit={audit!r}: must be True, False or "error".')
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
-        self.check = check
+        self.check, self.audit = check, audit
         self._set(solver, jacobian)
         self._kernels: dict[Hashable, Kernel] = {}
         self._last: Solution | None = None
@@ -198,9 +207,9 @@ class Argmin:
 
     @property
     def last(self) -> Solution:
-        """Statistics of the last solve: `inner_loss`, `gradient_norm`, `finite`; computed only when asked for."""
+        """Statistics of the last solve, computed when asked for: `inner_loss`, `gradient_norm`, `finite`, `audit`."""
         if self._last is None:
-            raise StaleError("There is no solve yet to tell of (a black box without a loss has no statistics).")
+            raise StaleError("There is no solve yet to tell of.")
         return self._last
 
     def state_dict(self) -> dict[str, Any]:
@@ -282,9 +291,16 @@ class Argmin:
         others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
 
+        jacobian, questions = self.jacobian, self._questions
+
         def watched_pullback(v: Leaves) -> Sequence[Tensor]:
-            self._questions.next()
-            return pullback(v)
+            questions.next()
+            found = tuple(pullback(v))
+            if self.audit and questions.closely and not empty and trees.is_finite((*v, *found)):
+                findings = [*questions.findings, *jacobian.witness(inner, answer, v, found)]
+                questions.audit = Audit.of(questions.asked, findings)
+                self._say(findings)
+            return found
 
         return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
@@ -356,10 +372,18 @@ class Argmin:
         self._looks[signature] = look
         return look
 
+    def _say(self, findings: list[Finding]) -> None:
+        """Faults are said once of each kind, or are errors."""
+        for finding in findings:
+            if not finding.holds and self.audit == "error":
+                raise AuditError(finding.sentence)
+            if not finding.holds and finding.name not in self._questions.said:
+                self._questions.said.add(finding.name)
+                warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=2)
+
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
-        if not self.solver.opaque:
-            self._last = Solution(inner, y)
+        self._last = Solution(inner, y)
         # x and y in one look, since a second would show beside a short path.
         if self.check and not trees.is_finite((*wanted, *y)):
             check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])

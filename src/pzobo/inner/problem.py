@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
-from pzobo.inner.probe import Probe
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Solver
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps, working_eps
@@ -24,29 +24,6 @@ from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
 """z and the batch of a step, which leaves of z move, and their derivatives along a direction."""
-
-
-class Questions:
-    """How often a Jacobian was asked, whether this pass is one to look at closely, and what was found by looking."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.closely = False
-        self.probes = (Probe(), Probe())
-        """The lengths of differences: of products with d2g/dy2 alone, and of those with d2g/dz dy too."""
-
-    def next(self) -> None:
-        """A backward pass begins; the 1st, 2nd, 4th, 8th... are looked at closely."""
-        self.asked += 1
-        self.closely = self.asked & (self.asked - 1) == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, "probes": [probe.state_dict() for probe in self.probes]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.asked = state.get("asked", 0)
-        for probe, found in zip(self.probes, state.get("probes", ()), strict=False):
-            probe.load_state_dict(found)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner.kernel import Products
 from pzobo.inner.problem import InnerProblem, Point
 from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import in_range, positive, whole
 from pzobo.tensors import trees
@@ -259,7 +261,19 @@ class Implicit(Jacobian):
             refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
+            system = System(inner, y, self.products)
             with inner.replay.again():
-                return self.inverse.apply(System(inner, y, self.products), v)
+                answer = self.inverse.apply(system, v)
+            if inner.questions.closely:
+                inner.questions.findings += residual_finding(system.left, v)
+                if self.products == "difference":
+                    inner.questions.findings += difference_finding(max(p.error for p in inner.questions.probes))
+            return answer
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        return [
+            *product_findings(inner, y, v, self.products),
+            *solved_slope(inner, y, v, answer, "The hypergradient of Implicit"),
+        ]
