@@ -168,8 +168,8 @@ def memory(problem: pzobo.Problem, argmin: pzobo.Argmin) -> float | None:
     return None if queue.empty() else queue.get()
 
 
-def measure(setting: Setting, rounds: int) -> dict[str, Any]:
-    """All that is told of one setting."""
+def measure(setting: Setting, rounds: int, pattern: str = "*") -> dict[str, Any]:
+    """All that is told of one setting, for `Direct` and the estimators of a pattern."""
     made = {dtype: setting.make(dtype=dtype) for dtype in (torch.float64, torch.float32)}
     exact = made[torch.float64]
     p, d = (sum(t.numel() for t in optree.tree_leaves(tree)) for tree in (exact.x0, exact.y0))  # type: ignore[attr-defined]
@@ -180,6 +180,8 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     racing: dict[str, pzobo.Argmin] = {}
     for name, jacobian in estimators(setting, p):
+        if name != "Direct()" and not fnmatchcase(name, pattern):
+            continue
         row: dict[str, Any] = {}
         for dtype, problem in made.items():
             argmin = problem.argmin(setting.solver, jacobian.at_start(), **OPTIONS)
@@ -227,6 +229,7 @@ def _number(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--only", metavar="PATTERN", default="*", help="such as 'transformer*'")
+    parser.add_argument("--estimators", metavar="PATTERN", default="*", help="renew only such rows: 'Auto*'")
     parser.add_argument("--rounds", type=int, default=5, help="in which the estimators take turns")
     parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "accuracy.json")
     parser.add_argument("--page", metavar="FILE.md", type=Path, help="write all tables of --out into a page")
@@ -238,10 +241,15 @@ def main() -> None:
             continue
         print(name, flush=True)
         try:
-            results[name] = measure(setting, options.rounds)
+            found = measure(setting, options.rounds, options.estimators)
         except FileNotFoundError as missing:
             print(f"{name} is left out: {missing}")
             continue
+        if options.estimators != "*" and name in results:
+            rows = {k: row for k, row in found["rows"].items() if k != "Direct()"}
+            results[name]["rows"] |= rows
+        else:
+            results[name] = found
         print("\n" + table(name, results[name]), flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
