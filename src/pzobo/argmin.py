@@ -29,7 +29,7 @@ from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.kernel import Kernel
 from pzobo.inner.problem import Call, InnerProblem
-from pzobo.inner.questions import Audit, Finding, Questions
+from pzobo.inner.questions import Audit, Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Solver
 from pzobo.jacobians.base import Jacobian
@@ -212,6 +212,11 @@ class Argmin:
             raise StaleError("There is no solve yet to tell of.")
         return self._last
 
+    def audited(self) -> dict[str, float]:
+        """The numbers of `last.audit`, if it was the last backward pass that was looked at; else none."""
+        audit = self._questions.audit
+        return dict(audit.numbers) if audit is not None and audit.asked == self._questions.asked else {}
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: how often the Jacobian was asked, and the Jacobian's own state."""
         return {**self._questions.state_dict(), "jacobian": self.jacobian.state_dict()}
@@ -291,15 +296,13 @@ class Argmin:
         others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
 
-        jacobian, questions = self.jacobian, self._questions
+        questions = self._questions
 
         def watched_pullback(v: Leaves) -> Sequence[Tensor]:
             questions.next()
             found = tuple(pullback(v))
-            if self.audit and questions.closely and not empty and trees.is_finite((*v, *found)):
-                findings = [*questions.findings, *jacobian.witness(inner, answer, v, found)]
-                questions.audit = Audit.of(questions.asked, findings)
-                self._say(findings)
+            if questions.closely and not empty and trees.is_finite(v):
+                self._look_at(inner, answer, v, found)
             return found
 
         return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
@@ -372,8 +375,17 @@ class Argmin:
         self._looks[signature] = look
         return look
 
-    def _say(self, findings: list[Finding]) -> None:
-        """Faults are said once of each kind, or are errors."""
+    def _look_at(self, inner: InnerProblem, y: Leaves, v: Leaves, found: Leaves) -> None:
+        """Is an answer finite, and right? Faults are said once of each kind, or are errors."""
+        if self.check and not trees.is_finite(found):
+            raise DivergenceError(
+                f"The hypergradient of {type(self.jacobian).__name__} holds NaN or infinity, although y^N and df/dy "
+                "are finite: look whether second derivatives of the inner loss are finite near y^N, or use PZOBO."
+            )
+        if not self.audit or not trees.is_finite(found):
+            return
+        findings = [*inner.questions.findings, *self.jacobian.witness(inner, y, v, found)]
+        inner.questions.audit = Audit.of(inner.questions.asked, findings)
         for finding in findings:
             if not finding.holds and self.audit == "error":
                 raise AuditError(finding.sentence)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pzobo import deprecated
 from pzobo.errors import OptionError
+from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.outer.bilevel import Batches, Bilevel, Mixed
@@ -21,7 +22,7 @@ class Method:
 
     Args:
         solver: how y^N is reached.
-        jacobian: what dy/dx is taken to be.
+        jacobian: what dy/dx is taken to be; `Auto()` by default, which chooses on the problem.
         around: deprecated; `HOZOG` is a method of its own.
         warm_start: start each inner path where the last one ended, instead of at y0.
         batch_size: S, rows of a batch of each inner step (PZOBO-S); all the training data by default.
@@ -32,14 +33,15 @@ class Method:
             that belongs to one row (the weight of an example) gets a gradient only where its row is seen.
         compile: as in `Argmin`.
         check: as in `Argmin`.
+        audit: as in `Argmin`.
 
     Examples:
-        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
+        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
         >>> pzobo.fit(problem, method, steps=100, lr=0.05)
     """
 
     solver: Solver
-    jacobian: Jacobian
+    jacobian: Jacobian = field(default_factory=Auto)
     around: Literal["inner", "objective"] = field(default="inner", repr=False)
     warm_start: bool = False
     batch_size: int | None = None
@@ -48,6 +50,7 @@ class Method:
     mixed: Mixed = "all"
     compile: bool = False
     check: bool = True
+    audit: bool | Literal["error"] = True
 
     def __post_init__(self) -> None:
         self._batches.check(self.solver)
@@ -65,7 +68,9 @@ class Method:
         """The objective f(x, y^N(x)) of a problem, at x0."""
         if self.around == "objective":
             return self._hozog().start(problem, seed)
-        argmin = problem.argmin(self.solver, self.jacobian.at_start(), compile=self.compile, check=self.check)
+        argmin = problem.argmin(
+            self.solver, self.jacobian.at_start(), compile=self.compile, check=self.check, audit=self.audit
+        )
         return Bilevel(problem, argmin, self._batches, self.warm_start, seed)
 
     def _hozog(self) -> HOZOG:

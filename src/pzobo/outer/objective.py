@@ -32,6 +32,10 @@ class Objective(ABC):
         """g where the last path ended, if there is one."""
         return None
 
+    def audit(self) -> dict[str, float]:
+        """What was measured of the last hypergradient, if it was looked at; see `pzobo.Argmin(audit=)`."""
+        return {}
+
     def evaluate(self) -> dict[str, float]:
         """Metrics at the present x and the last inner solution, without a trace in any state."""
         return {}
