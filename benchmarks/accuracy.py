@@ -53,6 +53,7 @@ commit {commits}.
   5 draws.
 - **y\\*, float32, float64**: the same to the derivative of f(x, y\\*(x)), where y\\* can be had. The error has two
   parts: how far y^N is from y\\*, and the estimator's own.
+- **`Auto()`** is shown with what it chose; its search at the first pass is not in the time.
 - A name instead of a number is the error that was raised.
 - **time**: of a whole hypergradient in float32, divided by that of `Direct()`, which is the path alone. Estimators took
   turns in one run, not compiled.
@@ -94,6 +95,7 @@ def estimators(setting: Setting, p: int) -> Iterator[tuple[str, Any]]:
     """Every Jacobian that fits the solver, by the words that make it."""
     steps, adam = setting.solver.steps, isinstance(setting.solver, pzobo.Adam)
     yield "Direct()", pzobo.Direct()
+    yield "Auto()", pzobo.Auto()
     yield "Unrolled(checkpoint=True)", pzobo.Unrolled(checkpoint=True)
     inverses = {
         "CG(20)": pzobo.CG(20),
@@ -157,6 +159,8 @@ def memory(problem: pzobo.Problem, argmin: pzobo.Argmin) -> float | None:
     queue = fork.SimpleQueue()
 
     def run() -> None:
+        # What is in files, such as libraries, is not there after a fork until it is used.
+        hypergradient(problem, problem.argmin(argmin.solver, pzobo.Direct(), **OPTIONS))
         peak = Peak(torch.device("cpu"))
         with peak:
             hypergradient(problem, argmin)
@@ -192,6 +196,9 @@ def measure(setting: Setting, rounds: int, pattern: str = "*") -> dict[str, Any]
         if not isinstance(row["y^N float32"], str):
             racing[name] = argmin
             row["memory"] = memory(problem, argmin)
+        if isinstance(argmin.jacobian, pzobo.Auto):
+            row["why"] = argmin.jacobian.why
+            print(f"  {row['why']}", flush=True)
     taken: dict[str, list[float]] = {name: [] for name in racing}
     for _ in range(rounds):
         for name, argmin in racing.items():
@@ -214,7 +221,8 @@ def table(name: str, found: dict[str, Any]) -> str:
     lines += ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     for estimator, row in found["rows"].items():
         keys = ["y^N float32", "y^N float64", *(["y* float32", "y* float64"] if of_solution else [])]
-        cells = [f"`{estimator}`", *(_number(row[key]) for key in keys)]
+        chosen = f": `{row['why'].split(':')[0]}`" if row.get("why") else ""
+        cells = [f"`{estimator}`{chosen}", *(_number(row[key]) for key in keys)]
         cells += [f"{row['time']:.1f}" if "time" in row else "-", f"{row['memory']:.0f}" if row.get("memory") else "-"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
