@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import pzobo
 from pzobo.errors import AuditError, AuditWarning

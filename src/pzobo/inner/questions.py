@@ -25,10 +25,10 @@ class Audit:
     Attributes:
         asked: the number of the backward pass that was looked at.
         numbers: what was measured, by name. "ratio": the slope that two more paths show along the answer, divided by
-            the answer's own; "products": the same of products with second derivatives; "residual": of the linear
-            system; "differences": the error to be expected of differences of gradients; "signal": the part of the
-            answer's squared length that is no noise of random directions; "rounding": how many roundings the paths
-            differ by.
+            the answer's own; "error": what two more paths in a random direction say of the whole answer; "products":
+            the ratio of products with second derivatives, taken both ways round; "residual": of the linear system;
+            "differences": the error to be expected of differences of gradients; "signal": the part of the answer's
+            squared length that is no noise of random directions; "rounding": how many roundings the paths differ by.
         holds: whether nothing speaks against the answer.
         sentence: all of it, in words; what speaks against the answer comes first.
     """

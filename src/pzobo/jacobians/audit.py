@@ -30,8 +30,11 @@ LEAST, MOST = 0.9, 1.1
 DROWNED = 0.05
 """A slope whose rounding is more than this part of it says nothing."""
 
+WRONG = 0.5
+"""An error that is called wrong: of one random direction, it says no more than the size."""
+
 Slopes = list[tuple[float, float]]
-"""(relative length of the steps, slope found there / slope claimed)."""
+"""(relative length of the steps, how far the slope found there is from the one claimed)."""
 
 
 def means(ratio: float) -> str:
@@ -43,9 +46,9 @@ def means(ratio: float) -> str:
     return f"the answer is too short by a factor of {ratio:.3g}, or the response bends"
 
 
-def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float) -> Slopes:
-    """Slopes of <v, y^N> along a direction by two more paths, divided by the claimed one: at the scale of a step, and
-    at shorter ones if that is not clear."""
+def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, unit: float) -> Slopes:
+    """How far slopes of <v, y^N> along a direction, by two more paths, are from the claimed one, in units of `unit`:
+    at the scale of an outer step, and at shorter ones if that is not clear."""
     length = float(probe_size(inner.variables, along))
     weighted = float(trees.norm([s * t for s, t in zip(y, v, strict=True)]))
     way = [(s - t) * w for s, t, w in zip(y, inner.y0, v, strict=True)] if "path" in inner.solver.gives else []
@@ -53,35 +56,40 @@ def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claime
     found: Slopes = []
     for step in STEPS:
         h = step * length
-        if rounding > DROWNED * 2 * h * abs(claimed):
+        if rounding > DROWNED * 2 * h * abs(unit):
             continue
         try:
             up, down = (inner.again(trees.add(inner.variables, along, e)) for e in (h, -h))
         except (PzoboError, ArithmeticError, ValueError, RuntimeError):
             continue  # x cannot be moved so far
-        ratio = float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h) / claimed
-        if math.isfinite(ratio):
-            found.append((step, ratio))
-            if abs(ratio - 1) <= CLOSE:
+        off = (float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h) - claimed) / unit
+        if math.isfinite(off):
+            found.append((step, off))
+            if abs(off) <= CLOSE:
                 break
     return found
 
 
-def judge(slopes: Slopes) -> tuple[float, float]:
-    """The step at which an answer holds best, and its ratio there."""
-    return min(slopes, key=lambda slope: abs(math.log(slope[1])) if slope[1] > 0 else math.inf)
+def ratio_of(slopes: Slopes) -> tuple[float, float]:
+    """The step at which an answer holds best, and the ratio of the slopes there."""
+    return min(((step, 1 + off) for step, off in slopes), key=lambda slope: far(slope[1]))
+
+
+def far(ratio: float) -> float:
+    """How far a ratio is from one."""
+    return abs(math.log(ratio)) if ratio > 0 else math.inf
 
 
 def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, what: str) -> list[Finding]:
-    """The path test of an estimate of y^N."""
-    slopes = path_slopes(inner, y, v, along, claimed)
+    """The path test of an estimate of y^N, along one direction."""
+    slopes = path_slopes(inner, y, v, along, claimed, unit=claimed)
     if not slopes:
         return []
-    step, ratio = judge(slopes)
+    step, ratio = ratio_of(slopes)
     if LEAST <= ratio <= MOST:
         seen = f"Two more paths along the answer show {ratio:.3f} of its slope (steps of {step:g} of the size of x)."
         return [Finding("ratio", ratio, True, seen)]
-    listed = ", ".join(f"{ratio:.3g} at {step:g}" for step, ratio in slopes)
+    listed = ", ".join(f"{1 + off:.3g} at {step:g}" for step, off in slopes)
     return [
         Finding(
             "ratio",
@@ -89,6 +97,32 @@ def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, clai
             False,
             f"{what} does not agree with the paths themselves: two more paths along it show {listed} (of the size of "
             f"x) of its slope, where 1 is right; {means(ratio)}. {_advice(inner)}",
+        )
+    ]
+
+
+def missing_finding(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
+    """What the answer a lacks, g - a, is orthogonal to it and not seen along it: two more paths along random signs w,
+    for which the mean of <g - a, w>^2 is |g - a|^2."""
+    generator = torch.Generator().manual_seed(inner.questions.asked)
+    signs = tuple(
+        (2 * torch.randint(2, t.shape, generator=generator) - 1).to(t.device, t.dtype) for t in inner.variables
+    )
+    size = float(trees.norm(answer))
+    slopes = path_slopes(inner, y, v, signs, float(trees.dot(answer, signs)), unit=size)
+    if not slopes:
+        return []
+    step, error = min(((step, abs(off)) for step, off in slopes), key=lambda slope: slope[1])
+    sentence = f"Two more paths in a random direction put the error at about {error:.1%} (steps of {step:g})."
+    if error <= WRONG:
+        return [Finding("error", error, True, sentence)]
+    return [
+        Finding(
+            "error",
+            error,
+            False,
+            f"{what} lacks a part, or has one too many: two more paths in a random direction put its error at about "
+            f"{error:.0%} of its length. {_advice(inner)}",
         )
     ]
 
@@ -101,8 +135,9 @@ def _advice(inner: InnerProblem) -> str:
             "directions as there are outer variables, which measures the slope at its mu."
         )
     return (
-        'Try products="autodiff" or "forward" in place of differences, float64, or PZOBO with as many Orthogonal '
-        "directions as there are outer variables; pzobo.doctor says more."
+        'If it is made by differences, use products="forward" or "autodiff", or float64. If it is not, the path has '
+        "kinks (ReLU, max-pooling), or is at the edge of stability, or g is not differentiated as it is computed (a "
+        "detach?): PZOBO with as many Orthogonal directions as there are outer variables measures the slope itself."
     )
 
 
@@ -111,13 +146,16 @@ def exact_slope(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what:
     claimed = float(trees.dot(answer, answer))
     if claimed == 0 or not math.isfinite(claimed) or inner.call.own or inner.call.mixed:
         return []
-    return slope_finding(inner, y, v, answer, claimed, what)
+    found = slope_finding(inner, y, v, answer, claimed, what)
+    if found and found[0].holds:
+        found += missing_finding(inner, y, v, answer, what)
+    return found
 
 
 def solved_slope(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
     """The path test of an estimate of y*: a verdict only where the paths have come to their ends."""
     found = exact_slope(inner, y, v, answer, what)
-    if not found or found[0].holds:
+    if all(finding.holds for finding in found):
         return found
     ratio = found[0].value
     if "path" in inner.solver.gives and not _at_their_ends(inner, v, answer):
@@ -157,7 +195,7 @@ def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Produc
             claimed = float(trees.dot(a, a)) if a else 0.0
             if claimed == 0 or not math.isfinite(claimed):
                 return None
-            ratios: Slopes = []
+            ratios: list[float] = []
             for length in (1.0, 1 / 16, 16.0):
                 e = float(2 * math.cbrt(inner.eps) * length * probe_size(at, a))
                 ends: list[Leaves] = []
@@ -167,9 +205,9 @@ def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Produc
                     ends.append(kernel.gradient(fill(moved_z), moved_y, point.batch))
                 rounding = 3 * inner.eps * float(trees.norm([s * t for s, t in zip(ends[0], q, strict=True)]))
                 if rounding < DROWNED * 2 * e * claimed:
-                    ratios.append((length, float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed))
-            ratios = [(length, ratio) for length, ratio in ratios if math.isfinite(ratio)]
-            return judge(ratios)[1] if ratios else None
+                    ratios.append(float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed)
+            ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+            return min(ratios, key=far) if ratios else None
 
         tests: Sequence[tuple[str, float | None]] = (
             ("d2g/dy2", slope(by_y, y, lambda moved: (moved, variables))),
@@ -179,7 +217,7 @@ def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Produc
     known = [ratio for _, ratio in tests if ratio is not None]
     if not known:
         return []
-    worst = max(known, key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)
+    worst = max(known, key=far)
     if not wrong:
         return [
             Finding("products", worst, True, f"Products with second derivatives agree with differences: {worst:.3f}.")

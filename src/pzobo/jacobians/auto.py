@@ -11,7 +11,7 @@ from typing import Any, Self
 from pzobo.errors import AuditError, PzoboError, RequirementError
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.questions import Finding, Questions
-from pzobo.jacobians.audit import LEAST, MOST, exact_slope, judge, path_slopes
+from pzobo.jacobians.audit import exact_slope
 from pzobo.jacobians.base import Jacobian, Level
 from pzobo.jacobians.implicit import CG, Implicit
 from pzobo.jacobians.nudged import Nudged
@@ -96,7 +96,9 @@ class Auto(Jacobian):
         return y, pullback
 
     def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
-        """The path test, whatever was chosen: it speaks of y^N. What fails is chosen again."""
+        """The path test, whatever was chosen: it speaks of y^N. What fails is chosen again. PZOBO is itself one."""
+        if isinstance(self.chosen, PZOBO):
+            return self.chosen.witness(inner, y, v, answer)
         found = exact_slope(inner, y, v, answer, f"The hypergradient of Auto, by {self._name},")
         if not all(finding.holds for finding in found):
             self.chosen, self._name = None, ""
@@ -184,10 +186,8 @@ def alike(inner: InnerProblem, questions: Questions) -> InnerProblem:
 
 
 def stands(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> bool:
-    """Whether two more paths confirm an answer, or say nothing against it."""
-    claimed = float(trees.dot(answer, answer))
-    slopes = path_slopes(inner, y, v, answer, claimed) if claimed > 0 and not inner.call.own else []
-    return not slopes or LEAST <= judge(slopes)[1] <= MOST
+    """Whether more paths confirm an answer, or say nothing against it."""
+    return all(finding.holds for finding in exact_slope(inner, y, v, answer, ""))
 
 
 def choose(tried: list[Tried], reference: tuple[str, Leaves], accuracy: float) -> tuple[str, str]:

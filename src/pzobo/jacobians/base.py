@@ -29,6 +29,9 @@ class Jacobian(ABC):
     own_batches: ClassVar[bool] = False
     """Whether it evaluates g on batches of its own (`jacobian_batches=`)."""
 
+    why: str = ""
+    """What was chosen and why, for a Jacobian that chooses."""
+
     @abstractmethod
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         """y^N and the pullback."""

@@ -110,6 +110,9 @@ class Bilevel(Objective):
             z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
             return float(problem.inner_loss(z, self.y, batch))
 
+    def chosen(self) -> str:
+        return self.argmin.jacobian.why
+
     def audit(self) -> dict[str, float]:
         return self.argmin.audited()
 

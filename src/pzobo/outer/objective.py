@@ -32,6 +32,10 @@ class Objective(ABC):
         """g where the last path ended, if there is one."""
         return None
 
+    def chosen(self) -> str:
+        """What was chosen on the way, in one line: by `pzobo.Auto`, say. Empty if there was no choice."""
+        return ""
+
     def audit(self) -> dict[str, float]:
         """What was measured of the last hypergradient, if it was looked at; see `pzobo.Argmin(audit=)`."""
         return {}
