@@ -91,9 +91,8 @@ def smooth(
     if active:
         check_x(values)
     replay = Replay(values)
-    replay.start()
-    base = evaluate(values)
-    replay.stop()
+    with replay.first():
+        base = evaluate(values)
     rebuild = structure[0].build
     if not active:
         return rebuild(base)
