@@ -258,7 +258,7 @@ class Argmin:
         with no_saved_tensor_hooks():
             look = self._look(x_leaves, x_plan, y, y_plan, data[0], given)
             batches = [batch.tree for batch in data]
-            replay = Replay((*variables, *y), look.kernel.compile and not self.solver.opaque)
+            replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
             solver = self.solver
             if isinstance(solver, ClosedForm):
                 solver = replace(solver, fn=replay.eager(solver.fn))

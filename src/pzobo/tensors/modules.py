@@ -57,6 +57,11 @@ class Buffers:
                 if module._buffers.get(name, _MISSING) is not new:
                     del self._replaced[module, name]
 
+    def keep(self, modules: Sequence[nn.Module]) -> None:
+        """Those of these modules, and of their parts."""
+        for module in modules:
+            self._keep(module)
+
     def changed(self) -> bool:
         """Whether any is not as it was."""
         return bool(self._replaced) or any(
@@ -66,9 +71,7 @@ class Buffers:
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Inside they are as they were before."""
-        now = Buffers()
-        for module in {*self._kept, *(module for module, _ in self._replaced)}:
-            now._keep(module)
+        values = [(buffer, buffer.clone()) for pairs in self._kept.values() for buffer, _, _ in pairs]
         there = [(module, name, module._buffers.get(name, _MISSING)) for module, name in self._replaced]
         self.restore()
         try:
@@ -76,16 +79,13 @@ class Buffers:
         finally:
             for module, name, buffer in there:
                 _place(module, name, buffer)
-            now.restore()
+            _fill(values)
 
     def restore(self) -> None:
-        """As if nothing had ever changed: a graph that saved a buffer must not notice."""
+        """As if nothing had ever changed."""
         for (module, name), before in self._replaced.items():
             _place(module, name, before)
-        kept = [(buffer, value) for pairs in self._kept.values() for buffer, value, _ in pairs]
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffer for buffer, _ in kept)):
-            for buffer, value in kept:
-                buffer.copy_(value)
+        _fill([(buffer, value) for pairs in self._kept.values() for buffer, value, _ in pairs])
 
     def _keep(self, module: nn.Module) -> None:
         if module in self._kept:
@@ -159,6 +159,13 @@ def _before_calls(note: Callable[[nn.Module], None]) -> Iterator[None]:
     finally:
         hook.remove()
         _OURS.discard(hook.id)
+
+
+def _fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Put values into buffers; a graph that saved a buffer does not notice."""
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffer for buffer, _ in pairs)):
+        for buffer, value in pairs:
+            buffer.copy_(value)
 
 
 def _place(module: nn.Module, name: str, buffer: Tensor | None) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pzobo.tensors.modules import Buffers
 
@@ -24,10 +24,11 @@ class Replay:
     `start()` and `stop()` note the random state alone, for those who never evaluate all of it again.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], compiled: bool = False) -> None:
+    def __init__(self, tensors: Sequence[Tensor], modules: Sequence[nn.Module] = (), compiled: bool = False) -> None:
         self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
         kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
+        self._modules = modules
         self._compiled = compiled
         self._buffers: Buffers | None = None
         self._at_first = Buffers()
@@ -47,7 +48,8 @@ class Replay:
         """Around the first evaluation."""
         self.start()
         self._at_first = Buffers()
-        if self._compiled:
+        if self._compiled:  # such code does not call hooks: the modules that it called at the first look must do
+            self._at_first.keep(self._modules)
             self._buffers = self._at_first
             try:
                 yield
