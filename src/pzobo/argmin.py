@@ -249,8 +249,8 @@ class Argmin:
 
     def _call(self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken]) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        tensors = [t for batch in (*data, *own) for t in batch.tensors]
-        refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
+        leaves = [leaf for batch in (*data, *own) for leaf in batch.leaves]
+        refuse_transforms([t for t in (*x_leaves, *y_leaves, *leaves) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(_inner_variable(leaf) for leaf in y_leaves)
         if not y:
@@ -290,8 +290,8 @@ class Argmin:
                 self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
         others = [t for t in variables if id(t) not in asked]
-        constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
-        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
+        constants = [t for t in x_leaves if not (isinstance(t, Tensor) and t.requires_grad)]
+        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *leaves]))
 
     def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
@@ -340,7 +340,7 @@ class Argmin:
                         self.solver.fn(z, batch.tree)
                     scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
-                    z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
+                    z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
             except PzoboError:
                 raise
             except Exception as error:
@@ -377,6 +377,7 @@ class Argmin:
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
+        refuse_transforms(y)  # a dual tensor may have come in by a closure
         if not self.solver.opaque:
             self._last = Solution(inner, y)
         # x and y in one look, since a second would show beside a short path.

@@ -83,7 +83,8 @@ def smooth(
         for output in outputs:
             if not isinstance(output, Tensor):
                 raise StructureError(f"smooth(fn, ...): fn returned a {type(output).__name__}; expected tensors.")
-        return tuple(output.detach() for output in outputs)
+        # Copies: fn may give the same memory each time, filled anew.
+        return tuple(output.detach().clone() for output in outputs)
 
     active = torch.is_grad_enabled() and bool(variables)
     key = sampler.key() if active else 0
