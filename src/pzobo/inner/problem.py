@@ -15,24 +15,15 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Solver
+from pzobo.tensors import trees
+from pzobo.tensors.precision import dtype_eps, working_eps
 from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
 """z and the batch of a step, which leaves of z move, and their derivatives along a direction."""
-
-
-class Questions:
-    """How often a Jacobian was asked, and so whether it is time for a check that would cost too much every time."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def look_closely(self) -> bool:
-        """At the 1st, 2nd, 4th, 8th... question."""
-        self.asked += 1
-        return self.asked & (self.asked - 1) == 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +47,8 @@ class Call:
     replay: Replay
     check: bool
     questions: Questions
+    mixed: Sequence[Tree] = ()
+    """The data of the last product, d2g/dz dy, where they are not those of the other products: one batch or none."""
 
     @property
     def steps(self) -> int:
@@ -87,9 +80,11 @@ class InnerProblem(ABC):
         inputs: the tensors asked about, with their graphs: what the answer is attached to.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
+        mixed: which of the points are for the last product alone; the others are for all that is taken in turn.
     """
 
     points: Sequence[Point] = ()
+    mixed: range = range(0)
 
     def __init__(self, call: Call, inputs: Leaves) -> None:
         self.call = call
@@ -97,6 +92,8 @@ class InnerProblem(ABC):
         self.solver: Any = call.solver
         self.y0, self.data = call.y0, call.data
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
+        self.eps = working_eps(call.y0)
+        """The relative rounding of g where the base path is run: of its dtype, or of autocast or TF32."""
         self.inputs = inputs
         self.variables: Leaves = tuple(t.detach() for t in inputs)
 
@@ -131,6 +128,13 @@ class InnerProblem(ABC):
         solver: Solver = self.solver
         return solver.solve(self, values, functional)
 
+    def rounding(self, y: Leaves) -> Tensor:
+        """The length by which rounding may change y: that of storing it, and of what was added to y0 on the way."""
+        if self.eps == dtype_eps(y) or self.solver.opaque:
+            return trees.norm(y) * dtype_eps(y)
+        way = trees.add(y, self.y0, -1.0) if "path" in self.solver.gives else y
+        return trees.norm(y) * dtype_eps(y) + trees.norm(way) * self.eps
+
     def like_y0(self, answer: Tree, who: str) -> Leaves:
         """An answer as leaves like those of y0."""
         leaves = take_apart(answer, self.kernel.y_plan, f"{who}'s answer", "y0")
@@ -150,6 +154,17 @@ class InnerProblem(ABC):
                     "the answer must have y0's structure and shapes."
                 )
         return tuple(tensors)
+
+    @property
+    def turn(self) -> range:
+        """Which of the points are taken in turn."""
+        return range(len(self.points) - len(self.mixed))
+
+    def mean(self, indices: Sequence[int], by_z: Callable[[Point], Leaves]) -> Leaves:
+        """Cotangents of all variables, from the mean of a derivative by z over some of the points."""
+        share = 1.0 / len(indices)
+        parts = {i: by_z(self.points[i]) for i in indices}
+        return self.cotangents({i: trees.mul(part, share) if share < 1 else part for i, part in parts.items()})
 
     def cotangents(self, parts: dict[int, Leaves]) -> Leaves:
         """Cotangents of all variables, from those of some of the points."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner.kernel import Products
-from pzobo.inner.problem import InnerProblem
+from pzobo.inner.problem import InnerProblem, Point
 from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import in_range, positive, whole
 from pzobo.tensors import trees
@@ -24,14 +27,17 @@ from pzobo.tensors.trees import Leaves
 class System:
     """The linear system (d2g/dy2) q = v at y^N, and where its products are taken.
 
-    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same.
+    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same. The last
+    product, which makes the answer, may have data of its own.
     """
 
     def __init__(self, inner: InnerProblem, y: Leaves, products: Products) -> None:
         self.inner = inner
         self.y = y
         self.products = products
-        self._turn = itertools.cycle(range(len(inner.points)))
+        self.left: Leaves = ()
+        """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
+        self._turn = itertools.cycle(inner.turn)
         self._linear: tuple[int, Product] | None = None
 
     def draw(self) -> int:
@@ -41,15 +47,21 @@ class System:
         """Products with d2g/dy2 on one batch; the last one is kept."""
         if self._linear is None or self._linear[0] != index:
             point = self.inner.points[index]
-            self._linear = (index, linearize(self.inner.kernel, point.z, self.y, point.batch, (), self.products))
+            self._linear = (index, linearize(self.inner, point, self.y, (), self.products, self.inner.replay.rewind))
         return self._linear[1]
 
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
-        index = self.draw()
-        point = self.inner.points[index]
-        product = linearize(self.inner.kernel, point.z, self.y, point.batch, point.slots, self.products)
-        return self.inner.cotangents({index: trees.mul(product(q)[1], -1.0)})
+
+        def by_z(point: Point) -> Leaves:
+            product = linearize(self.inner, point, self.y, point.slots, self.products, self.inner.replay.rewind)
+            return trees.mul(product(q)[1], -1.0)
+
+        return self.last(by_z)
+
+    def last(self, by_z: Callable[[Point], Leaves]) -> Leaves:
+        """The last product: on the data that it has of its own, else on the next batch in turn."""
+        return self.inner.mean(self.inner.mixed or [self.draw()], by_z)
 
 
 class Inverse(ABC):
@@ -109,6 +121,7 @@ class CG(Inverse):
             q, r = trees.add(q, p, length), trees.add(r, hp, -length)
             square, before = trees.dot(r, r), square
             p = trees.add(r, p, square / before)
+        system.left = r
         return system.mixed(q)
 
 
@@ -142,19 +155,18 @@ class FixedPoint(Inverse):
         for _ in range(self.steps - 1):
             index = system.draw()
             if last is None or last[0] != index:
-                last = index, self._map(system, state, index, ())
+                last = index, self._map(system, state, system.inner.points[index], ())
             y_bar, w_state, _ = last[1](w, w_state)
-            w = trees.add(v, y_bar)
-        index = system.draw()
-        slots = system.inner.points[index].slots
-        return system.inner.cotangents({index: self._map(system, state, index, slots)(w, w_state)[2]})
+            w, before = trees.add(v, y_bar), w
+            system.left = trees.add(w, before, -1.0)
+        return system.last(lambda point: self._map(system, state, point, point.slots)(w, w_state)[2])
 
-    def _map(self, system: System, state: Leaves, index: int, slots: tuple[int, ...]) -> Transpose:
+    def _map(self, system: System, state: Leaves, point: Point, slots: tuple[int, ...]) -> Transpose:
         """The transposed derivative of the solver's step, or of a gradient step with the rate `lr`."""
-        point, kernel = system.inner.points[index], system.inner.kernel
+        inner, reset = system.inner, system.inner.replay.rewind
         if self.lr is None:
-            return transpose(kernel, point.z, system.y, state, point.batch, slots, system.products)
-        rate, product = self.lr, linearize(kernel, point.z, system.y, point.batch, slots, system.products)
+            return transpose(inner, point, system.y, state, slots, system.products, reset)
+        rate, product = self.lr, linearize(inner, point, system.y, slots, system.products, reset)
 
         def descent(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
             by_y, by_z = product(trees.mul(y_bar, -rate))
@@ -186,6 +198,7 @@ class Neumann(Inverse):
         for _ in range(self.terms):
             r = trees.add(r, system.hessian(system.draw())(r)[0], -self.step)
             q = trees.add(q, r)
+        system.left = r
         return system.mixed(trees.mul(q, self.step))
 
 
@@ -220,10 +233,13 @@ class Implicit(Jacobian):
 
     Args:
         inverse: how the inverse Hessian is applied: CG, FixedPoint, Neumann or Exact.
-        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+        products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
+            is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
+            first-order gradients (Hessian-free).
 
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
-    them on the inner batches again, which is cheaper and a little biased.
+    them on the inner batches again, which is cheaper and a little biased. The last product, d2g/dz dy, is taken on
+    `mixed_batch=` where it is given: an outer variable that a batch does not see gets no gradient from it.
     """
 
     inverse: Inverse
@@ -241,11 +257,23 @@ class Implicit(Jacobian):
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
-        if self.products == "difference" or inner.kernel.compile:
-            refuse_random(inner, "Implicit with differences or compile")
+        if inner.kernel.compile:
+            refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
+            system = System(inner, y, self.products)
             with inner.replay.again():
-                return self.inverse.apply(System(inner, y, self.products), v)
+                answer = self.inverse.apply(system, v)
+            if inner.questions.closely:
+                inner.questions.findings += residual_finding(system.left, v)
+                if self.products == "difference":
+                    inner.questions.findings += difference_finding(max(p.error for p in inner.questions.probes))
+            return answer
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        return [
+            *product_findings(inner, y, v, self.products),
+            *solved_slope(inner, y, v, answer, "The hypergradient of Implicit"),
+        ]

@@ -28,12 +28,16 @@ class Replay:
         self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
         kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
-        self._modules = modules
+        self._tensors, self._modules = tensors, modules
         self._compiled = compiled
         self._buffers: Buffers | None = None
         self._at_first = Buffers()
         self._before: States = ()
         self._random: States = ()
+
+    def fresh(self) -> Replay:
+        """For another first evaluation of the same."""
+        return Replay(self._tensors, self._modules, self._compiled)
 
     def start(self) -> None:
         self._before = _states(self._devices)
@@ -64,6 +68,15 @@ class Replay:
     def random(self) -> bool:
         """Whether the first evaluation drew random numbers."""
         return bool(self._random)
+
+    def now(self) -> States:
+        """The random state at this moment, for `rewind`."""
+        return _states(self._devices)
+
+    def rewind(self, states: States = ()) -> None:
+        """Inside of `again`: draw once more what was drawn after `now` gave these states, or from the start."""
+        if self._random:
+            _set(states or self._random)
 
     def again(self) -> AbstractContextManager[Any]:
         """The same conditions once more. What is drawn or written inside leaves no trace outside."""
