@@ -428,7 +428,6 @@ class Argmin:
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
-        refuse_transforms(y)  # a dual tensor may have come in by a closure
         self._last = Solution(inner, y)
         # x and y in one look, since a second would show beside a short path.
         if self.check and not trees.is_finite((*wanted, *y)):

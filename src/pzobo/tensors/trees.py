@@ -94,12 +94,17 @@ def is_variable(leaf: Any) -> bool:
     """Whether a derivative with respect to this leaf is asked for."""
     if not isinstance(leaf, Tensor) or not leaf.requires_grad:
         return False
+    refuse_complex(leaf)
+    return leaf.is_floating_point()
+
+
+def refuse_complex(leaf: Tensor) -> None:
+    """Derivatives with respect to complex numbers are not taken, and must not be left out in silence."""
     if leaf.is_complex():
         raise StructureError(
             f"A complex tensor of shape {tuple(leaf.shape)} in x, or in the answer of prepare(), requires a gradient. "
             "Give its real and imaginary parts: torch.view_as_real(t), and torch.view_as_complex in the loss."
         )
-    return leaf.is_floating_point()
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
