@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pzobo.algorithms.algorithm import SecondOrder, Step
 from pzobo.algorithms.oracles import Oracles
@@ -57,7 +57,7 @@ class FdeHBO(SecondOrder[FdeHBOState]):
     v_lr: Rate | None = None
     momentum: Rate = TWO_THIRDS
     radius: float = math.inf
-    products: Products = "difference"
+    products: Products = field(default="difference", kw_only=True)
 
     def __post_init__(self) -> None:
         check_share("FdeHBO: momentum", self.momentum)

@@ -148,8 +148,10 @@ class Oracles:
 
     def normal(self, like: Vector) -> Vector:
         """A vector of independent N(0, 1)."""
-        source = self.generator()
-        return Vector(tuple([torch.randn(t.shape, generator=source, dtype=t.dtype).to(t.device) for t in like.leaves]))
+        # Drawn in one piece, so that the same numbers come whatever the tree looks like.
+        first, count = like.leaves[0], sum(t.numel() for t in like.leaves)
+        drawn = torch.randn(count, generator=self.generator(), dtype=trees.wide(first.dtype))
+        return like.shaped(drawn.to(first.device))
 
     # First derivatives
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pzobo.algorithms.algorithm import SecondOrder, Step
 from pzobo.algorithms.oracles import Oracles
@@ -44,7 +44,7 @@ class SAMA(SecondOrder[SAMAState]):
     """
 
     solver: Iterative = ADAM
-    products: Products = "difference"
+    products: Products = field(default="difference", kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, Iterative):
