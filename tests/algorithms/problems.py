@@ -14,12 +14,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Quadratic:
-    """g = mean_i y'A_i y / 2 - y'B_i x + c_i'y + x'C_i x / 2;  f = mean_i |y - t_i|^2 / 2 + |x - s_i|^2 / 10 + x'E_i y."""
+    """g = mean_i y'A_i y / 2 - y'B_i x + c_i'y + x'C_i x / 2;  f below.
+
+    f = mean_i |y - t_i|^2 / 2 + ridge |x - s_i|^2 / 2 + x'E_i y.
+    """
 
     d, p = 4, 3
 
-    def __init__(self, rows: int = 12, val_rows: int = 9) -> None:
-        rng = np.random.default_rng(0)
+    def __init__(self, rows: int = 12, val_rows: int = 9, ridge: float = 0.2) -> None:
+        rng, self.ridge = np.random.default_rng(0), ridge
         roots = rng.normal(size=(rows, self.d, self.d)) / 2
         self.a = roots @ roots.transpose(0, 2, 1) / 2 + np.eye(self.d)
         self.b, self.c = rng.normal(size=(rows, self.d, self.p)) / 2, rng.normal(size=(rows, self.d))
@@ -50,13 +53,16 @@ class Quadratic:
 
     def f(self, x: Array, y: Array, i: Array) -> Any:
         e = self.e[i].mean(0)
-        return np.mean(((y - self.t[i]) ** 2).sum(1)) / 2 + np.mean(((x - self.s[i]) ** 2).sum(1)) / 10 + x @ e @ y
+        return np.mean(((y - self.t[i]) ** 2).sum(1)) / 2 + self._far(x, i) + x @ e @ y
+
+    def _far(self, x: Array, i: Array) -> Any:
+        return self.ridge * np.mean(((x - self.s[i]) ** 2).sum(1)) / 2
 
     def f_y(self, x: Array, y: Array, i: Array) -> Array:
         return y - self.t[i].mean(0) + self.e[i].mean(0).T @ x
 
     def f_x(self, x: Array, y: Array, i: Array) -> Array:
-        return (x - self.s[i].mean(0)) / 5 + self.e[i].mean(0) @ y
+        return self.ridge * (x - self.s[i].mean(0)) + self.e[i].mean(0) @ y
 
     # What is known of it
 
@@ -85,10 +91,10 @@ class Quadratic:
         a, b, c, cx = (m.mean(0) for m in batch)
         return y @ a @ y / 2 - y @ b @ x + c @ y + x @ cx @ x / 2
 
-    @staticmethod
-    def outer_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+    def outer_loss(self, x: Tensor, y: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
         t, s, e = batch
-        return (y - t).square().sum(1).mean() / 2 + (x - s).square().sum(1).mean() / 10 + x @ e.mean(0) @ y
+        far = self.ridge * (x - s).square().sum(1).mean() / 2
+        return (y - t).square().sum(1).mean() / 2 + far + x @ e.mean(0) @ y
 
 
 class Logistic:

@@ -275,13 +275,13 @@ def stable(c: Any, s: Stream, beta: float, lr: float, average: float, least: flo
 
 
 def f2sa(c: Any, s: Stream, beta: float, lr: float, penalty: float, growth: float, steps: int) -> Steps:
-    x, y, z, l = c.x0, c.y0, c.y0, penalty
+    x, y, z, w = c.x0, c.y0, c.y0, penalty
     while True:
         for _ in range(steps):
             i, o = s.inner(), s.outer()
-            y, z = y - lr / (2 * l) * (c.f_y(x, y, o) + l * c.g_y(x, y, i)), z - lr * c.g_y(x, z, i)
+            y, z = y - lr / (2 * w) * (c.f_y(x, y, o) + w * c.g_y(x, y, i)), z - lr * c.g_y(x, z, i)
         i, o = s.inner(), s.outer()
-        x, l = x - beta * (c.f_x(x, y, o) + l * (c.g_x(x, y, i) - c.g_x(x, z, i))), l + growth
+        x, w = x - beta * (c.f_x(x, y, o) + w * (c.g_x(x, y, i) - c.g_x(x, z, i))), w + growth
         yield x, y
 
 
