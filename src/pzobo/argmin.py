@@ -199,13 +199,13 @@ class Argmin:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: how often the Jacobian was asked, and the Jacobian's own state."""
-        return {"asked": self._questions.asked, "jacobian": self.jacobian.state_dict()}
+        return {**self._questions.state_dict(), "jacobian": self.jacobian.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         # Version 0.1 kept the sampler's state beside the number.
         self.jacobian.load_state_dict(state.get("jacobian", {k: state[k] for k in ("sampler",) if k in state}))
-        self._questions.asked = state.get("asked", 0)
+        self._questions.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
@@ -272,7 +272,12 @@ class Argmin:
         asked = {id(t) for t in inner.inputs}
         others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
-        return y_plan.build(attach(answer, pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
+
+        def watched_pullback(v: Leaves) -> Sequence[Tensor]:
+            self._questions.next()
+            return pullback(v)
+
+        return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
     def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""

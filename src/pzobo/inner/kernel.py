@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pzobo.inner.compiled import Compiled
 from pzobo.inner.solver import Iterative
@@ -19,12 +20,19 @@ from pzobo.tensors.checks import scalar
 from pzobo.tensors.replay import uncached
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
-Products = Literal["autodiff", "difference"]
+Products = Literal["autodiff", "forward", "difference"]
 Z = tuple[Any, ...]
 """The leaves of z: tensors, and constants."""
 
 Feed = Iterable[tuple[Z, Tree, int]]
 """(z, batch, how many steps they serve), in the order of a path."""
+
+Reset = Callable[[], None]
+
+
+def nothing() -> None:
+    """Where no random numbers are drawn there is nothing to put back."""
+
 
 BLOCK = 5
 """Steps in one compiled block: ten are no faster, and take twice as long to compile."""
@@ -178,24 +186,59 @@ class Kernel:
         q: Leaves,
         slots: Sequence[int],
         products: Products,
+        probe: Tensor | None = None,
         functional: bool = True,
+        reset: Reset = nothing,
     ) -> tuple[Leaves, Leaves]:
-        """(d2g/dy2) q and (d2g/dz dy) q; no z part where `slots` is empty."""
-        if products == "difference":
-            e = probe_length(y, q)
-            up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
-            down = self.gradients(z, trees.add(y, q, -e), batch, slots, functional)
-            half = 0.5 / e
-            by_y, by_z = (trees.mul(trees.add(a, b, -1.0), half) for a, b in zip(up, down, strict=True))
-            return by_y, by_z
+        """(d2g/dy2) q and (d2g/dz dy) q; no z part where `slots` is empty.
+
+        "autodiff" is the transposed derivative of dg/dy; "forward" and "difference" are the derivative of dg/dy and
+        dg/dz along q, which is the same because second derivatives are symmetric. `probe` is the relative length of a
+        difference, and `reset` puts random numbers back before each evaluation.
+        """
         variables, fill = select(z, slots)
+        if products == "autodiff":
 
-        def slope(y: Leaves, variables: Leaves) -> Leaves:
-            return self.gradient(fill(variables), y, batch, functional=True)
+            def slope(y: Leaves, variables: Leaves) -> Leaves:
+                return self.gradient(fill(variables), y, batch, functional=True)
 
-        vjp = torch.func.vjp(slope, y, variables)[1]
-        pulled: tuple[Leaves, Leaves] = vjp(tuple(q))
-        return pulled
+            pulled: tuple[Leaves, Leaves] = torch.func.vjp(slope, y, variables)[1](tuple(q))
+            return pulled
+        if products == "forward" and functional:
+
+            def both(y: Leaves) -> tuple[Leaves, Leaves]:
+                return self.gradients(z, y, batch, slots, functional=True)
+
+            pushed: tuple[Leaves, Leaves] = torch.func.jvp(both, (tuple(y),), (tuple(q),))[1]
+            return pushed
+        if products == "forward":
+            reset()
+            return self._pushed(z, y, batch, q, slots)
+        assert probe is not None
+        e = probe * probe_size(y, q)
+        reset()
+        up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
+        reset()
+        down = self.gradients(z, trees.add(y, q, -e), batch, slots, functional)
+        half = 0.5 / e
+        by_y, by_z = (trees.mul(trees.add(a, b, -1.0), half) for a, b in zip(up, down, strict=True))
+        return by_y, by_z
+
+    def _pushed(self, z: Z, y: Leaves, batch: Tree, q: Leaves, slots: Sequence[int]) -> tuple[Leaves, Leaves]:
+        """Forward over reverse by dual numbers: the tangents that dg/dy and dg/dz have where y has the tangent q."""
+        variables, fill = select(z, slots)
+        with torch.enable_grad(), forward_ad.dual_level():
+            leaves = tuple([t.detach().requires_grad_() for t in (*y, *variables)])
+            duals = [forward_ad.make_dual(t, d.to(t.dtype)) for t, d in zip(leaves[: len(y)], q, strict=True)]
+            value = self.value(fill(leaves[len(y) :]), tuple(duals), batch)
+            if not value.requires_grad:
+                return trees.zeros(y), trees.zeros(variables)
+            found = torch.autograd.grad(value, leaves, materialize_grads=True)
+            tangents = [forward_ad.unpack_dual(t).tangent for t in found]
+            answer = tuple(
+                torch.zeros_like(t) if d is None else d.detach() for t, d in zip(leaves, tangents, strict=True)
+            )
+        return answer[: len(y)], answer[len(y) :]
 
     def adjoint(
         self,
@@ -207,13 +250,13 @@ class Kernel:
         state_bar: Leaves,
         slots: Sequence[int],
         products: Products,
-        functional: bool = True,
+        probe: Tensor | None = None,
     ) -> tuple[Leaves, Leaves, Leaves]:
         """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z)."""
         solver: Iterative = self.solver
-        direction = y if solver.linear else self.gradient(z, y, batch, functional)
+        direction = y if solver.linear else self.gradient(z, y, batch, functional=True)
         bar, y_direct, state_bar = solver.pull(direction, y, state, y_bar, state_bar)
-        by_y, by_z = self.curvature(z, y, batch, bar, slots, products, functional)
+        by_y, by_z = self.curvature(z, y, batch, bar, slots, products, probe)
         return trees.add(y_direct, by_y), state_bar, by_z
 
     def tangent(
@@ -265,19 +308,17 @@ def select(z: Z, slots: Sequence[int]) -> tuple[Leaves, Callable[[Sequence[Tenso
     return tuple(z[slot] for slot in slots), fill
 
 
-def probe_length(y: Leaves, q: Leaves) -> Tensor:
-    """The length e of a central difference along q at y: where truncation (e^2) and rounding (1/e) are about equal.
+def probe_size(y: Leaves, q: Leaves) -> Tensor:
+    """The length e along q for which the coordinate that moves most moves by the size that y has where q is:
+    e = s / max |q_i| with s^2 = sum q_i^2 y_i^2 / sum q_i^2.
 
-    No coordinate moves by more than 2 eps^(1/3) (0.01 in float32) of the size that y has where q is:
-    e = 2 eps^(1/3) s / max |q_i| with s^2 = sum q_i^2 y_i^2 / sum q_i^2. So it does not grow with the number of
-    variables, nor with those that q does not touch.
+    So it does not grow with the number of variables, nor with those that q does not touch.
     """
-    relative = 2.0 * max([torch.finfo(t.dtype).eps for t in y]) ** (1 / 3)
     along, everywhere = trees.norm(q), trees.norm(y) / max(1, sum([t.numel() for t in y])) ** 0.5
     there = trees.norm([s * t for s, t in zip(y, q, strict=True)]) / torch.where(along > 0, along, 1.0)
     size = torch.where(there > 0, there, torch.where(everywhere > 0, everywhere, 1.0))
     largest = trees.largest(q)
-    length: Tensor = relative * size / torch.where(largest > 0, largest, 1.0)
+    length: Tensor = size / torch.where(largest > 0, largest, 1.0)
     return length
 
 

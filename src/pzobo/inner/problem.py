@@ -15,7 +15,10 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
+from pzobo.inner.probe import Probe
 from pzobo.inner.solver import Solver
+from pzobo.tensors import trees
+from pzobo.tensors.precision import dtype_eps, working_eps
 from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan, Tree
 
@@ -24,15 +27,26 @@ Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
 
 
 class Questions:
-    """How often a Jacobian was asked, and so whether it is time for a check that would cost too much every time."""
+    """How often a Jacobian was asked, whether this pass is one to look at closely, and what was found by looking."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.closely = False
+        self.probes = (Probe(), Probe())
+        """The lengths of differences: of products with d2g/dy2 alone, and of those with d2g/dz dy too."""
 
-    def look_closely(self) -> bool:
-        """At the 1st, 2nd, 4th, 8th... question."""
+    def next(self) -> None:
+        """A backward pass begins; the 1st, 2nd, 4th, 8th... are looked at closely."""
         self.asked += 1
-        return self.asked & (self.asked - 1) == 0
+        self.closely = self.asked & (self.asked - 1) == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "probes": [probe.state_dict() for probe in self.probes]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.asked = state.get("asked", 0)
+        for probe, found in zip(self.probes, state.get("probes", ()), strict=False):
+            probe.load_state_dict(found)
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,8 @@ class InnerProblem(ABC):
         self.solver: Any = call.solver
         self.y0, self.data = call.y0, call.data
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
+        self.eps = working_eps(call.y0)
+        """The relative rounding of g where the base path is run: of its dtype, or of autocast or TF32."""
         self.inputs = inputs
         self.variables: Leaves = tuple(t.detach() for t in inputs)
 
@@ -132,6 +148,13 @@ class InnerProblem(ABC):
         """y^N at these values of the variables."""
         solver: Solver = self.solver
         return solver.solve(self, values, functional)
+
+    def rounding(self, y: Leaves) -> Tensor:
+        """The length by which rounding may change y: that of storing it, and of what was added to y0 on the way."""
+        if self.eps == dtype_eps(y) or self.solver.opaque:
+            return trees.norm(y) * dtype_eps(y)
+        way = trees.add(y, self.y0, -1.0) if "path" in self.solver.gives else y
+        return trees.norm(y) * dtype_eps(y) + trees.norm(way) * self.eps
 
     def like_y0(self, answer: Tree, who: str) -> Leaves:
         """An answer as leaves like those of y0."""

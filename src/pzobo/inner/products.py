@@ -1,4 +1,4 @@
-"""How are second derivatives of g applied at one point? By double backward, compiled code, or central differences."""
+"""How are second derivatives of g applied at one point? Backward twice, forward over backward, or by differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pzobo.errors import OptionError, RequirementError
-from pzobo.inner.kernel import Kernel, Products, Z, select
+from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
+from pzobo.inner.probe import Probe
+from pzobo.inner.problem import InnerProblem, Point
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
@@ -24,8 +26,8 @@ Transpose = Callable[[Leaves, Leaves], tuple[Leaves, Leaves, Leaves]]
 
 
 def check_products(products: str) -> None:
-    if products not in ("autodiff", "difference"):
-        raise OptionError(f'products={products!r}: must be "autodiff" or "difference".')
+    if products not in ("autodiff", "forward", "difference"):
+        raise OptionError(f'products={products!r}: must be "autodiff", "forward" or "difference".')
 
 
 @contextmanager
@@ -38,6 +40,20 @@ def _double_backward() -> Iterator[None]:
             raise RequirementError(
                 f"The inner loss has an operation that cannot be differentiated twice ({message.splitlines()[0]}). "
                 'Use products="difference", which needs first derivatives only.'
+            ) from error
+        raise
+
+
+@contextmanager
+def _forward_derivative() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        message = str(error)
+        if "forward AD" in message or "forward mode AD" in message or "jvp" in message:
+            raise RequirementError(
+                f"The inner loss has an operation without a forward derivative ({message.splitlines()[0]}). "
+                'Use products="autodiff", which differentiates backwards twice, or products="difference".'
             ) from error
         raise
 
@@ -93,44 +109,90 @@ class Linearization:
         return answer[: len(self._y)], answer[len(self._y) :]
 
 
-def linearize(kernel: Kernel, z: Z, y: Leaves, batch: Tree, slots: Sequence[int], products: Products) -> Product:
+def linearize(
+    inner: InnerProblem, point: Point, y: Leaves, slots: Sequence[int], products: Products, reset: Reset = nothing
+) -> Product:
     """The curvature of g at a point, to be multiplied with many vectors."""
-    if not kernel.compile and products == "autodiff":
-        return Linearization(kernel, z, y, batch, slots)
+    slots = tuple(slots)
+    if products == "autodiff" and not inner.kernel.compile:
+        reset()
+        return Linearization(inner.kernel, point.z, y, point.batch, slots)
+
+    def exact(q: Leaves) -> tuple[Leaves, Leaves]:
+        return _curvature(inner, point, y, q, slots, products, reset)
+
+    def difference(q: Leaves) -> tuple[Leaves, Leaves]:
+        probe = adjusted(inner, point, y, q, slots, reset)
+        lengths = probe.lengths(inner.eps)
+        by_y, by_z = _curvature(inner, point, y, q, () if probe.split else slots, products, reset, lengths[0])
+        if probe.split:
+            by_z = _curvature(inner, point, y, q, slots, products, reset, lengths[1])[1]
+        return by_y, by_z
+
+    return difference if products == "difference" else exact
+
+
+def _curvature(
+    inner: InnerProblem,
+    point: Point,
+    y: Leaves,
+    q: Leaves,
+    slots: tuple[int, ...],
+    products: Products,
+    reset: Reset,
+    length: float | None = None,
+) -> tuple[Leaves, Leaves]:
+    kernel, probe = inner.kernel, None if length is None else torch.tensor(length)
     if kernel.compile:
-        slots = tuple(slots)
-        curvature = kernel.compiled("curvature", slots, products)
-        return lambda q: curvature(z, y, batch, q, slots, products)
-    return lambda q: kernel.curvature(z, y, batch, q, slots, products, functional=False)
+        compiled = kernel.compiled("curvature", slots, products)
+        answer: tuple[Leaves, Leaves] = compiled(point.z, y, point.batch, q, slots, products, probe)
+        return answer
+    with _forward_derivative():
+        return kernel.curvature(point.z, y, point.batch, q, slots, products, probe, functional=False, reset=reset)
+
+
+def adjusted(
+    inner: InnerProblem, point: Point, y: Leaves, q: Leaves, slots: tuple[int, ...], reset: Reset = nothing
+) -> Probe:
+    """The probe of such differences; its lengths are looked for in the backward passes that are looked at."""
+    probe = inner.questions.probes[bool(slots)]
+    if inner.questions.closely and trees.is_finite(q) and float(trees.largest(q)) > 0:
+
+        def difference(length: float) -> tuple[Leaves, Leaves]:
+            by_y, by_z = _curvature(inner, point, y, q, slots, "difference", reset, length)
+            # A cotangent counts by what it says of a change in proportion to y: variables may differ much in size.
+            return tuple(s * t for s, t in zip(by_y, y, strict=True)), by_z
+
+        probe.adjust(inner.questions.asked, inner.eps, difference)
+    return probe
 
 
 def transpose(
-    kernel: Kernel,
-    z: Z,
-    y: Leaves,
-    state: Leaves,
-    batch: Tree,
-    slots: Sequence[int],
-    products: Products,
+    inner: InnerProblem, point: Point, y: Leaves, state: Leaves, slots: Sequence[int], products: Products, reset: Reset
 ) -> Transpose:
     """The transposed derivative of the solver's step at a point."""
-    if kernel.compile:
-        slots = tuple(slots)
+    kernel, solver, slots = inner.kernel, inner.kernel.solver, tuple(slots)
+    probe = inner.questions.probes[bool(slots)]
+    if kernel.compile and not (products == "difference" and (inner.questions.closely or probe.split)):
         adjoint = kernel.compiled("adjoint", slots, products)
-        return lambda y_bar, state_bar: adjoint(z, y, state, batch, y_bar, state_bar, slots, products)
-    if products == "difference":
-        return lambda y_bar, state_bar: kernel.adjoint(
-            z, y, state, batch, y_bar, state_bar, slots, products, functional=False
+        length = torch.tensor(probe.lengths(inner.eps)[0]) if products == "difference" else None
+        return lambda y_bar, state_bar: adjoint(
+            point.z, y, state, point.batch, y_bar, state_bar, slots, products, length
         )
-    return through(kernel.solver, Linearization(kernel, z, y, batch, slots), y, state)
+    linear = linearize(inner, point, y, slots, products, reset)
+    if isinstance(linear, Linearization):
+        return through(solver, linear, linear.gradient, y, state)
+    reset()
+    direction = y if solver.linear else kernel.gradient(point.z, y, point.batch)
+    return through(solver, linear, direction, y, state)
 
 
-def through(solver: Iterative, linear: Linearization, y: Leaves, state: Leaves) -> Transpose:
-    """The transposed derivative of a step whose gradient has been linearized."""
+def through(solver: Iterative, product: Product, gradient: Leaves, y: Leaves, state: Leaves) -> Transpose:
+    """The transposed derivative of a step, from products with the derivative of its gradient."""
 
     def pull(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-        bar, y_direct, state_bar = solver.pull(linear.gradient, y, state, y_bar, state_bar)
-        by_y, by_z = linear(bar)
+        bar, y_direct, state_bar = solver.pull(gradient, y, state, y_bar, state_bar)
+        by_y, by_z = product(bar)
         return trees.add(y_direct, by_y), state_bar, by_z
 
     return pull

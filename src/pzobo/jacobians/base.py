@@ -76,11 +76,11 @@ class Jacobian(ABC):
 
 
 def refuse_random(inner: InnerProblem, who: str) -> None:
-    """Refuse a problem that draws random numbers, for methods that evaluate it at other places or in another order."""
+    """Refuse a problem that draws random numbers, where compiled code would draw others in the backward pass."""
     if inner.replay.random:
         raise RequirementError(
             f"The inner problem draws random numbers (dropout?), and {who} would evaluate it again with others. "
-            'Use PZOBO, or Unrolled() or Implicit(...) without compile and with products="autodiff".'
+            "Use compile=False, or PZOBO."
         )
 
 

@@ -107,7 +107,7 @@ class Directional(Jacobian):
             )
 
         def pullback(v: Leaves) -> Leaves:
-            closely = inner.check and inner.questions.look_closely()
+            closely = inner.check and inner.questions.closely
             # "auto" falls back on the loop where something in the loss has no batching rule.
             for size in (chunk, 1) if self.batching == "auto" and chunk > 1 else (chunk,):
                 try:

@@ -31,6 +31,8 @@ class System:
         self.inner = inner
         self.y = y
         self.products = products
+        self.left: Leaves = ()
+        """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
         self._turn = itertools.cycle(range(len(inner.points)))
         self._linear: tuple[int, Product] | None = None
 
@@ -41,14 +43,14 @@ class System:
         """Products with d2g/dy2 on one batch; the last one is kept."""
         if self._linear is None or self._linear[0] != index:
             point = self.inner.points[index]
-            self._linear = (index, linearize(self.inner.kernel, point.z, self.y, point.batch, (), self.products))
+            self._linear = (index, linearize(self.inner, point, self.y, (), self.products, self.inner.replay.rewind))
         return self._linear[1]
 
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
         index = self.draw()
         point = self.inner.points[index]
-        product = linearize(self.inner.kernel, point.z, self.y, point.batch, point.slots, self.products)
+        product = linearize(self.inner, point, self.y, point.slots, self.products, self.inner.replay.rewind)
         return self.inner.cotangents({index: trees.mul(product(q)[1], -1.0)})
 
 
@@ -109,6 +111,7 @@ class CG(Inverse):
             q, r = trees.add(q, p, length), trees.add(r, hp, -length)
             square, before = trees.dot(r, r), square
             p = trees.add(r, p, square / before)
+        system.left = r
         return system.mixed(q)
 
 
@@ -144,17 +147,18 @@ class FixedPoint(Inverse):
             if last is None or last[0] != index:
                 last = index, self._map(system, state, index, ())
             y_bar, w_state, _ = last[1](w, w_state)
-            w = trees.add(v, y_bar)
+            w, before = trees.add(v, y_bar), w
+            system.left = trees.add(w, before, -1.0)
         index = system.draw()
         slots = system.inner.points[index].slots
         return system.inner.cotangents({index: self._map(system, state, index, slots)(w, w_state)[2]})
 
     def _map(self, system: System, state: Leaves, index: int, slots: tuple[int, ...]) -> Transpose:
         """The transposed derivative of the solver's step, or of a gradient step with the rate `lr`."""
-        point, kernel = system.inner.points[index], system.inner.kernel
+        inner, reset = system.inner, system.inner.replay.rewind
         if self.lr is None:
-            return transpose(kernel, point.z, system.y, state, point.batch, slots, system.products)
-        rate, product = self.lr, linearize(kernel, point.z, system.y, point.batch, slots, system.products)
+            return transpose(inner, inner.points[index], system.y, state, slots, system.products, reset)
+        rate, product = self.lr, linearize(inner, inner.points[index], system.y, slots, system.products, reset)
 
         def descent(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
             by_y, by_z = product(trees.mul(y_bar, -rate))
@@ -186,6 +190,7 @@ class Neumann(Inverse):
         for _ in range(self.terms):
             r = trees.add(r, system.hessian(system.draw())(r)[0], -self.step)
             q = trees.add(q, r)
+        system.left = r
         return system.mixed(trees.mul(q, self.step))
 
 
@@ -220,7 +225,9 @@ class Implicit(Jacobian):
 
     Args:
         inverse: how the inverse Hessian is applied: CG, FixedPoint, Neumann or Exact.
-        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+        products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
+            is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
+            first-order gradients (Hessian-free).
 
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
     them on the inner batches again, which is cheaper and a little biased.
@@ -241,8 +248,8 @@ class Implicit(Jacobian):
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
-        if self.products == "difference" or inner.kernel.compile:
-            refuse_random(inner, "Implicit with differences or compile")
+        if inner.kernel.compile:
+            refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
             with inner.replay.again():

@@ -24,7 +24,7 @@ class Nudged(Jacobian):
 
     Args:
         eps: the length of the nudge: max |e v_i| as a part of the size of y, its root mean square. By default what
-            central differences want in the precision of y, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64; with
+            central differences want in the precision of g, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64; with
             `symmetric=False` at least 0.01.
         steps: steps of the nudged path; the solver's own number by default.
         symmetric: two paths, nudged both ways. False takes y^N itself in place of y_-e: one path, an error of order eps
@@ -46,12 +46,14 @@ class Nudged(Jacobian):
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
-        refuse_random(inner, "Nudged")
+        if inner.kernel.compile:
+            refuse_random(inner, "Nudged with compile")
         pairs = [(point.z, point.batch) for point in inner.points]
         steps = inner.solver.steps if self.steps is None else self.steps
 
         def slope(y: Leaves) -> Leaves:
             """dg/dz, averaged over the batches."""
+            inner.replay.rewind()
             parts = {}
             for i, point in enumerate(inner.points):
                 if inner.kernel.compile:
@@ -62,33 +64,31 @@ class Nudged(Jacobian):
             return inner.cotangents(parts)
 
         def pullback(v: Leaves) -> Leaves:
-            e = self._length(y, v)
+            e = self._length(y, v, inner.eps)
 
             def nudged(e: Tensor) -> Leaves:
+                inner.replay.rewind()
                 return inner.kernel.path(in_turn(pairs, steps), y, shift=trees.mul(v, e))[0]
 
             with inner.replay.again():
                 up = nudged(e)
                 down, width = (nudged(-e), 2 * e) if self.symmetric else (y, e)
-                if inner.check and inner.questions.look_closely():
-                    self._check(up, down, v, strict=inner.questions.asked == 1)
+                if inner.check and inner.questions.closely and float(trees.largest(v)) > 0:
+                    # A v of zeros nudges nothing, and rightly.
+                    floor = noise_floor(inner.rounding(up), up, directions=1)
+                    if floor is not None:
+                        length = trees.norm(trees.add(up, down, -1.0))
+                        check_lengths([length], floor, inner.questions.asked == 1, by="eps")
                 return trees.mul(trees.add(slope(up), slope(down), -1.0), 1.0 / width)
 
         return y, pullback
 
-    def _length(self, y: Leaves, v: Leaves) -> Tensor:
+    def _length(self, y: Leaves, v: Leaves, precision: float) -> Tensor:
         """e: the largest nudge of a coordinate is `eps` times the size of y."""
-        best = 2.0 * max(torch.finfo(t.dtype).eps for t in y) ** (1 / 3)
+        best = 2.0 * precision ** (1 / 3)
         # One path alone divides what y^N lacks to a solution by the nudge, which must not be shorter than need be.
         eps = self.eps or (best if self.symmetric else max(best, 0.01))
         size = trees.norm(y) / sum(t.numel() for t in y) ** 0.5
         largest = trees.largest(v)
         length: Tensor = eps * torch.where(size > 0, size, 1.0) / torch.where(largest > 0, largest, 1.0)
         return length
-
-    @staticmethod
-    def _check(up: Leaves, down: Leaves, v: Leaves, strict: bool) -> None:
-        """Refuse paths that differ by rounding; a v of zeros nudges nothing, and rightly."""
-        floor = noise_floor(up, directions=1)
-        if floor is not None and float(trees.largest(v)) > 0:
-            check_lengths([trees.norm(trees.add(up, down, -1.0))], floor, strict, by="eps")

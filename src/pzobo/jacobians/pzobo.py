@@ -48,4 +48,4 @@ class PZOBO(Directional):
 
     def floor(self, inner: InnerProblem, y: Leaves) -> Tensor | None:
         check_noise(inner.variables, self.mu, self.sampler)
-        return noise_floor(y, self.directions)
+        return noise_floor(inner.rounding(y), y, self.directions)

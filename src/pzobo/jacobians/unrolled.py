@@ -29,7 +29,9 @@ class Unrolled(Jacobian):
         last: differentiate only this many of the last steps (truncated back-propagation).
         checkpoint: keep only the path's y and make each step's graph again in the backward pass: less memory,
             more time.
-        products: "autodiff", or "difference" for central differences of first-order gradients (Hessian-free).
+        products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
+            is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
+            first-order gradients (Hessian-free).
     """
 
     last: int | None = None
@@ -50,12 +52,12 @@ class Unrolled(Jacobian):
         steps = inner.solver.steps
         first = 0 if self.last is None else max(0, steps - self.last)
         tape: Tape = deque()
-        keep_graph = not (self.checkpoint or self.products == "difference" or inner.kernel.compile)
+        keep_graph = not (self.checkpoint or self.products != "autodiff" or inner.kernel.compile)
         inner.replay.start()
         y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
         inner.replay.stop()
-        if not keep_graph:
-            refuse_random(inner, "Unrolled with checkpoint, compile or differences")
+        if inner.kernel.compile:
+            refuse_random(inner, "Unrolled with compile")
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -69,19 +71,25 @@ class Unrolled(Jacobian):
         return y, pullback
 
     def _keep_points(self, inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
-        kernel, points = inner.kernel, inner.points
+        points, replay = inner.points, inner.replay
         count = 0
 
         def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
             nonlocal count
             index, point = count % len(points), points[count % len(points)]
             if count >= first:
+                drawn = () if inner.kernel.compile else replay.now()
                 tape.append(
-                    (index, lambda: transpose(kernel, point.z, y, state, point.batch, point.slots, self.products))
+                    (
+                        index,
+                        lambda: transpose(
+                            inner, point, y, state, point.slots, self.products, lambda: replay.rewind(drawn)
+                        ),
+                    )
                 )
             count += 1
 
-        return kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+        return inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
 
 
 def _keep_graph(inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
@@ -94,7 +102,7 @@ def _keep_graph(inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Le
             continue
         index = t % len(inner.points)
         linear = Linearization(kernel, z, y, batch, inner.points[index].slots)
-        tape.append((index, _kept(through(solver, linear, y, state))))
+        tape.append((index, _kept(through(solver, linear, linear.gradient, y, state))))
         y, state = solver.update(linear.gradient, y, state)
     return y, state
 

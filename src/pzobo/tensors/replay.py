@@ -43,6 +43,15 @@ class Replay:
         """Whether the first evaluation drew random numbers."""
         return bool(self._random)
 
+    def now(self) -> States:
+        """The random state at this moment, for `rewind`."""
+        return _states(self._devices)
+
+    def rewind(self, states: States = ()) -> None:
+        """Inside of `again`: draw once more what was drawn after `now` gave these states, or from the start."""
+        if self._random:
+            _set(states or self._random)
+
     def again(self) -> AbstractContextManager[Any]:
         """The same conditions once more. What is drawn or written inside leaves no trace outside."""
         stack = ExitStack()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pzobo.errors import DivergenceError, NoResponseWarning, SmoothingError
 from pzobo.tensors import trees
+from pzobo.tensors.precision import dtype_eps
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Sampler
 
@@ -51,7 +52,7 @@ def check_lengths(lengths: list[Tensor], floor: Tensor, strict: bool, by: str = 
 
 def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
     """Refuse a mu that x + mu u does not show."""
-    eps = max(torch.finfo(x.dtype).eps for x in variables)
+    eps = dtype_eps(variables)
     size = float(trees.norm([x.double() for x in variables]))
     length = sampler.length(tuple(x.numel() for x in variables))
     if mu * length < NOISE * eps * size:
@@ -61,11 +62,9 @@ def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
         )
 
 
-def noise_floor(y: Leaves, directions: int) -> Tensor | None:
+def noise_floor(rounding: Tensor, y: Leaves, directions: int) -> Tensor | None:
     """The length of a change that rounding alone could make; None where a change may be that small by chance.
 
     One number can: a direction may be nearly orthogonal to its gradient. Several will not all be.
     """
-    if directions * sum(t.numel() for t in y) < SEVERAL:
-        return None
-    return trees.norm(y) * (NOISE * max(torch.finfo(t.dtype).eps for t in y))
+    return rounding * NOISE if directions * sum(t.numel() for t in y) >= SEVERAL else None

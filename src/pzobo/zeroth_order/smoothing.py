@@ -11,6 +11,7 @@ from pzobo.errors import StructureError
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x
+from pzobo.tensors.precision import dtype_eps, working_eps
 from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan, Tree, substitute, unique
 from pzobo.zeroth_order.directions import Gaussian, Sampler
@@ -90,6 +91,7 @@ def smooth(
     values = tuple(t.detach() for t in variables)
     if active:
         check_x(values)
+    eps = working_eps(values) if values else 0.0
     replay = Replay(values)
     replay.start()
     base = evaluate(values)
@@ -114,7 +116,7 @@ def smooth(
             directions=directions,
             shrink=shrink,
             chunk=chunk_size(batching, directions, loop=True),
-            floor=noise_floor(base, directions),
+            floor=noise_floor(trees.norm(base) * max(eps, dtype_eps(base)), base, directions),
         )
 
     constants = [t for t in leaves if isinstance(t, Tensor) and not trees.is_variable(t)]
