@@ -1,4 +1,4 @@
-"""Where do the algorithms end? At the optimum, at the distance that theory gives, or far off without variance reduction."""
+"""Where do the algorithms end? At the optimum, where theory says, or far off without variance reduction."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Memory(Objective, Generic[C]):
 
     def outer_loss(self) -> Tensor:
         at = self.at
-        at.x = at.present_x()
+        at.next()
         with torch.no_grad(), no_saved_tensor_hooks(), uncached():
             made = self.algorithm.step(at, self.carried)
         if self.algorithm.check and not trees.is_finite(made.carried.y.leaves):

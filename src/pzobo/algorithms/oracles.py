@@ -17,14 +17,16 @@ from pzobo.algorithms.rates import Rate
 from pzobo.algorithms.vector import Vector
 from pzobo.argmin import inner_variable
 from pzobo.errors import StructureError
-from pzobo.inner.kernel import Kernel, Products, probe_length
-from pzobo.inner.products import Linearization, linearize
+from pzobo.inner.kernel import Kernel, Products, nothing, probe_size
+from pzobo.inner.problem import Point, Questions
+from pzobo.inner.products import Linearization, Product, linearize
 from pzobo.inner.solver import Iterative
 from pzobo.outer.minibatches import Minibatches
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
-from pzobo.tensors.replay import Replay
+from pzobo.tensors.precision import working_eps
+from pzobo.tensors.replay import Replay, rewinder
 from pzobo.tensors.seeds import generator, mix
 from pzobo.tensors.trees import Leaves, Plan, Tree, unique
 
@@ -57,6 +59,15 @@ class _Slope(Iterative):
         return gradient, state
 
 
+@dataclass
+class _Place:
+    """Where products with the second derivatives of g are taken."""
+
+    kernel: Kernel
+    questions: Questions
+    eps: float
+
+
 class Oracles:
     """g and f of a problem, their batches, and the outer step k.
 
@@ -81,6 +92,7 @@ class Oracles:
         self._g = Kernel(self._inner, _Slope(), z_plan, self.y_plan, compile=False)
         self._f = Kernel(self._outer, _Slope(), z_plan, self.y_plan, compile=False)
         self._slots = tuple(range(len(self._variables)))
+        self._place = _Place(self._g, Questions(), working_eps(self.y0.leaves))
         self._values: dict[str, Tensor] = {}
         data = (problem.train, problem.val)
         self._streams = [
@@ -93,6 +105,12 @@ class Oracles:
         self.x = self.present_x()
 
     # Where it stands
+
+    def next(self) -> None:
+        """An outer step begins: x is where the optimizer has left it."""
+        self.x = self.present_x()
+        self._place.questions.next()
+        self._place.eps = working_eps(self.y0.leaves)
 
     def present_x(self) -> Vector:
         """A copy of the outer variables as they are now."""
@@ -114,7 +132,13 @@ class Oracles:
 
     def state_dict(self) -> dict[str, Any]:
         positions = [None if s is None else s.position for s in self._streams]
-        return {"k": self.k, "draws": self._draws, "batches": positions, "calls": dict(self.calls)}
+        return {
+            "k": self.k,
+            "draws": self._draws,
+            "batches": positions,
+            "calls": dict(self.calls),
+            "questions": self._place.questions.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for stream, position in zip(self._streams, state["batches"], strict=True):
@@ -122,6 +146,7 @@ class Oracles:
                 raise StructureError(f"A stream of batches stands at {position!r} in the saved state.")
             if stream is not None:
                 stream.position = int(position)
+        self._place.questions.load_state_dict(state["questions"])
         self.k, self._draws, self.calls = int(state["k"]), int(state["draws"]), Counter(state["calls"])
 
     # Batches and random numbers
@@ -189,19 +214,19 @@ class Oracles:
 
     def curved(self, x: Vector, y: Vector, batch: Tree, v: Vector) -> Curved:
         """dg/dy, H v and J^T v."""
-        product = linearize(self._g, x.leaves, y.leaves, batch, self._slots, self.products)
+        product = self._product(x, y, batch, self._slots)
         if isinstance(product, Linearization):
             self.calls["g"] += 1
             slope = Vector(product.gradient)
         else:
-            slope = self.g_y(x, y, batch)
+            slope = self.g_y(x, y, batch)  # draws what the product draws again
         self.calls["products"] += 1
         hv, jv = product(v.leaves)
         return Curved(slope, Vector(hv), Vector(jv))
 
     def hessian(self, x: Vector, y: Vector, batch: Tree) -> Callable[[Vector], Vector]:
         """v -> H v, for many v."""
-        product = linearize(self._g, x.leaves, y.leaves, batch, (), self.products)
+        product = self._product(x, y, batch, ())
 
         def times(v: Vector) -> Vector:
             self.calls["products"] += 1
@@ -211,7 +236,7 @@ class Oracles:
 
     def both(self, x: Vector, y: Vector, batch: Tree) -> Callable[[Vector], tuple[Vector, Vector]]:
         """v -> (H v, J^T v), for many v."""
-        product = linearize(self._g, x.leaves, y.leaves, batch, self._slots, self.products)
+        product = self._product(x, y, batch, self._slots)
 
         def times(v: Vector) -> tuple[Vector, Vector]:
             self.calls["products"] += 1
@@ -228,11 +253,20 @@ class Oracles:
         """The derivative of dg/dy along (x_dot, y_dot): J x_dot + H y_dot."""
         self.calls["products"] += 1
         if self.products == "difference":
-            e = probe_length((*x.leaves, *y.leaves), (*x_dot.leaves, *y_dot.leaves))
-            up, down = (self._g.gradient((x + s * x_dot).leaves, (y + s * y_dot).leaves, batch) for s in (e, -e))
-            return (Vector(up) - Vector(down)) * (0.5 / e)
+            relative = self._place.questions.probes[1].lengths(self._place.eps)[0]
+            e = relative * probe_size((*x.leaves, *y.leaves), (*x_dot.leaves, *y_dot.leaves))
+            reset, slopes = rewinder(self._variables), []
+            for s in (e, -e):
+                reset()
+                slopes.append(Vector(self._g.gradient((x + s * x_dot).leaves, (y + s * y_dot).leaves, batch)))
+            return (slopes[0] - slopes[1]) * (0.5 / e)
         tangent = self._g.tangent((x.leaves, batch), x_dot.leaves, self._slots, y.leaves, (), y_dot.leaves, ())
         return Vector(tangent[2])
+
+    def _product(self, x: Vector, y: Vector, batch: Tree, slots: tuple[int, ...]) -> Product:
+        """q -> (H q, J^T q); all evaluations of a difference draw the same random numbers."""
+        reset = nothing if self.products == "autodiff" else rewinder(self._variables)
+        return linearize(self._place, Point(x.leaves, batch, slots, 0), y.leaves, slots, self.products, reset)
 
     # Two points
 

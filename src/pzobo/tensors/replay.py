@@ -7,7 +7,7 @@ of a path difference would grow as 1/mu^2.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -84,6 +84,12 @@ def _set(states: States) -> None:
             torch.set_rng_state(state)
         else:
             torch.get_device_module(device).set_rng_state(state, device)
+
+
+def rewinder(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that puts the random state, of the CPU and of these tensors' devices, back to what it is now."""
+    states = Replay(tensors).now()
+    return lambda: _set(states)
 
 
 @contextmanager
