@@ -115,6 +115,11 @@ class SecondOrder(Algorithm[C]):
 class Memory(Objective, Generic[C]):
     """An algorithm on a problem, at an outer step: the objective that `fit` drives.
 
+    Args:
+        algorithm: the algorithm.
+        problem: the problem.
+        seed: of the batches and of all random numbers.
+
     Attributes:
         x: the outer variables.
         y: the inner variables after the last step.

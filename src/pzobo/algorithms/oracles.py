@@ -34,7 +34,13 @@ T = TypeVar("T")
 
 
 class Slopes(NamedTuple):
-    """The value of a loss on a batch, and its gradients."""
+    """The value of a loss on a batch, and its gradients.
+
+    Args:
+        value: the loss.
+        y: its gradient in the inner variables.
+        x: its gradient in the outer variables.
+    """
 
     value: Tensor
     y: Vector
@@ -42,7 +48,13 @@ class Slopes(NamedTuple):
 
 
 class Curved(NamedTuple):
-    """dg/dy on a batch, and the products H v and J^T v, with H = d2g/dy2 and J^T = d2g/dx dy."""
+    """dg/dy on a batch, and products with H = d2g/dy2 and J^T = d2g/dx dy.
+
+    Args:
+        y: dg/dy.
+        hv: H v.
+        jv: J^T v.
+    """
 
     y: Vector
     hv: Vector
@@ -71,6 +83,13 @@ class _Place:
 class Oracles:
     """g and f of a problem, their batches, and the outer step k.
 
+    Args:
+        problem: the problem.
+        x: its outer variables, whose tensors an optimizer changes in place.
+        sizes: rows of the batches of g and of f; None for all.
+        products: how second derivatives are taken.
+        seed: of the batches and of all random numbers.
+
     Attributes:
         x: the outer variables at this step; a copy, so that it can be kept.
         y0: where the inner variables start.
@@ -84,6 +103,7 @@ class Oracles:
         self.problem, self.products, self._seed = problem, products, seed
         self._x_leaves, self._x_plan = Plan.take(x)
         self._variables = unique(self._x_leaves)
+        self._all = len(self._variables) == len(self._x_leaves)  # no constants, nothing tied
         y, self.y_plan = Plan.take(problem.y0)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
@@ -109,8 +129,9 @@ class Oracles:
     def next(self) -> None:
         """An outer step begins: x is where the optimizer has left it."""
         self.x = self.present_x()
-        self._place.questions.next()
-        self._place.eps = working_eps(self.y0.leaves)
+        if self.products == "difference":
+            self._place.questions.next()
+            self._place.eps = working_eps(self.y0.leaves)
 
     def present_x(self) -> Vector:
         """A copy of the outer variables as they are now."""
@@ -283,15 +304,19 @@ class Oracles:
 
     def tree(self, x: Vector) -> Tree:
         """x as the problem has it."""
-        return self._x_plan.build(trees.substitute(self._x_leaves, self._variables, x.leaves))
+        return self._tree(x.leaves)
+
+    def _tree(self, x: Leaves) -> Tree:
+        leaves = x if self._all else trees.substitute(self._x_leaves, self._variables, x)
+        return self._x_plan.build(leaves)
 
     def _inner(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        problem, tree = self.problem, self.tree(Vector(x))
+        problem, tree = self.problem, self._tree(x)
         z = tree if problem.prepare is None else problem.prepare(tree, batch)
         return self._noted("g", problem.inner_loss(z, y, batch), "The inner loss")
 
     def _outer(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        return self._noted("f", self.problem.outer_loss(self.tree(Vector(x)), y, batch), "The outer loss")
+        return self._noted("f", self.problem.outer_loss(self._tree(x), y, batch), "The outer loss")
 
     def _noted(self, name: str, value: Tensor, what: str) -> Tensor:
         """A loss, whose value is kept: a gradient that was asked for has it for nothing."""

@@ -187,6 +187,12 @@ def _sama(setup: Setup, problem: Problem) -> algorithms.SAMA:
     return algorithms.SAMA(GD(setup.rate, 1), batch_size=size, outer_batch_size=size, check=setup.check)
 
 
+def _stn(setup: Setup, problem: Problem) -> algorithms.STN:
+    # The step of T is longer by |x|^2 than that of y.
+    rate, size = setup.rate / (1 + float(problem.x0.square().sum())), setup.algorithm_batch
+    return algorithms.STN(rate, batch_size=size, outer_batch_size=size, check=setup.check)
+
+
 _A = algorithms
 ALGORITHMS: dict[str, Named] = {
     "soba": Named("SOBA", "one step of y, v and x at once", _algorithm(_A.SOBA)),
@@ -212,7 +218,7 @@ ALGORITHMS: dict[str, Named] = {
 
 SMALL: dict[str, Named] = {
     "stable": Named("STABLE", "running estimates of the matrices H and J", _algorithm(_A.STABLE)),
-    "stn": Named("STN", "a learned response y = w + T x", _algorithm(_A.STN)),
+    "stn": Named("STN", "a learned response y = w + T x", _stn),
     "delta-stn": Named("Delta-STN", "a learned response around x itself", _algorithm(_A.DeltaSTN)),
 }
 """Those that keep a matrix."""
