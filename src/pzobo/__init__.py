@@ -9,6 +9,7 @@ from pzobo.inner.solution import Solution
 from pzobo.jacobians import (
     CG,
     PZOBO,
+    Auto,
     Direct,
     Exact,
     FixedPoint,
@@ -42,6 +43,7 @@ __all__ = [
     "PZOBO",
     "Adam",
     "Argmin",
+    "Auto",
     "BlackBox",
     "ClosedForm",
     "Coordinate",

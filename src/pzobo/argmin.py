@@ -6,7 +6,7 @@ import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from pzobo import deprecated
 from pzobo.errors import (
+    AuditError,
+    AuditWarning,
     BatchError,
     CompileWarning,
     DivergenceError,
@@ -26,7 +28,8 @@ from pzobo.errors import (
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.kernel import Kernel
-from pzobo.inner.problem import Call, InnerProblem, Questions
+from pzobo.inner.problem import Call, InnerProblem
+from pzobo.inner.questions import Audit, Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Solver
 from pzobo.jacobians.base import Jacobian
@@ -69,6 +72,9 @@ class Argmin:
             (the features of a network, say). z is x itself by default.
         compile: compile the inner steps with torch.compile.
         check: look for non-finite numbers, and now and then for rounding noise, and say so instead of returning them.
+        audit: compare the answer of backward passes 1, 2, 4, 8, ... with evaluations that do not share its assumptions;
+            `argmin.last.audit` tells what was found, and a clear fault is an `AuditWarning`, once of each kind. "error"
+            makes it an `AuditError`; False switches it off.
 
     Examples:
         >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
@@ -86,9 +92,12 @@ class Argmin:
         prepare: Callable[[Any, Any], Any] | None = None,
         compile: bool = False,
         check: bool = True,
+        audit: bool | Literal["error"] = True,
     ) -> None:
+        if audit not in (True, False, "error"):
+            raise OptionError(f'audit={audit!r}: must be True, False or "error".')
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
-        self.check = check
+        self.check, self.audit = check, audit
         self._set(solver, jacobian)
         self._kernels: dict[Hashable, Kernel] = {}
         self._last: Solution | None = None
@@ -103,6 +112,7 @@ class Argmin:
         *,
         batches: Sequence[Tree] | None = None,
         jacobian_batches: Sequence[Tree] | None = None,
+        mixed_batch: Tree = _MISSING,
     ) -> Tree:
         """y^N(x), in y0's structure.
 
@@ -112,13 +122,18 @@ class Argmin:
             batch: the data of every step (PZOBO).
             batches: one batch for each step, the same sequence for every path (PZOBO-S).
             jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
+            mixed_batch: the data of the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the rows, say,
+                where each has a weight in x. By default that product is taken on the same batches as the others.
         """
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
                 x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
-                return self._call(x, y0, *self._data(batch, batches), [])
-        own = jacobian_batches if jacobian_batches is not None and self.jacobian.own_batches else ()
-        return self._call(x, y0, *self._data(batch, batches), [Taken.of(batch) for batch in own])
+                return self._call(x, y0, *self._data(batch, batches), [], [])
+        takes = self.jacobian.own_batches
+        own = jacobian_batches if jacobian_batches is not None and takes else ()
+        mixed = [mixed_batch] if mixed_batch is not _MISSING and takes else ()
+        taken = ([Taken.of(batch) for batch in given] for given in (own, mixed))
+        return self._call(x, y0, *self._data(batch, batches), *taken)
 
     def _set(self, solver: Solver, jacobian: Jacobian) -> None:
         """Take a solver and a Jacobian, if they go together and with the rest."""
@@ -192,10 +207,15 @@ class Argmin:
 
     @property
     def last(self) -> Solution:
-        """Statistics of the last solve: `inner_loss`, `gradient_norm`, `finite`; computed only when asked for."""
+        """Statistics of the last solve, computed when asked for: `inner_loss`, `gradient_norm`, `finite`, `audit`."""
         if self._last is None:
-            raise StaleError("There is no solve yet to tell of (a black box without a loss has no statistics).")
+            raise StaleError("There is no solve yet to tell of.")
         return self._last
+
+    def audited(self) -> dict[str, float]:
+        """The numbers of `last.audit`, if it was the last backward pass that was looked at; else none."""
+        audit = self._questions.audit
+        return dict(audit.numbers) if audit is not None and audit.asked == self._questions.asked else {}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: how often the Jacobian was asked, and the Jacobian's own state."""
@@ -232,9 +252,11 @@ class Argmin:
             )
         return taken, True, True
 
-    def _call(self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken]) -> Tree:
+    def _call(
+        self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken], mixed: list[Taken]
+    ) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        tensors = [t for batch in (*data, *own) for t in batch.tensors]
+        tensors = [t for batch in (*data, *own, *mixed) for t in batch.tensors]
         refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
         y = tuple(inner_variable(leaf) for leaf in y_leaves)
@@ -257,6 +279,7 @@ class Argmin:
                 replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
                 check=self.check,
                 questions=self._questions,
+                mixed=[batch.tree for batch in mixed],
             )
             with torch.no_grad():
                 if not variables:
@@ -273,9 +296,14 @@ class Argmin:
         others = [t for t in variables if id(t) not in asked]
         constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
 
+        questions = self._questions
+
         def watched_pullback(v: Leaves) -> Sequence[Tensor]:
-            self._questions.next()
-            return pullback(v)
+            questions.next()
+            found = tuple(pullback(v))
+            if questions.closely and not empty and trees.is_finite(v):
+                self._look_at(inner, answer, v, found)
+            return found
 
         return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
 
@@ -347,10 +375,27 @@ class Argmin:
         self._looks[signature] = look
         return look
 
+    def _look_at(self, inner: InnerProblem, y: Leaves, v: Leaves, found: Leaves) -> None:
+        """Is an answer finite, and right? Faults are said once of each kind, or are errors."""
+        if self.check and not trees.is_finite(found):
+            raise DivergenceError(
+                f"The hypergradient of {type(self.jacobian).__name__} holds NaN or infinity, although y^N and df/dy "
+                "are finite: look whether second derivatives of the inner loss are finite near y^N, or use PZOBO."
+            )
+        if not self.audit or not trees.is_finite(found):
+            return
+        findings = [*inner.questions.findings, *self.jacobian.witness(inner, y, v, found)]
+        inner.questions.audit = Audit.of(inner.questions.asked, findings)
+        for finding in findings:
+            if not finding.holds and self.audit == "error":
+                raise AuditError(finding.sentence)
+            if not finding.holds and finding.name not in self._questions.said:
+                self._questions.said.add(finding.name)
+                warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=2)
+
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
-        if not self.solver.opaque:
-            self._last = Solution(inner, y)
+        self._last = Solution(inner, y)
         # x and y in one look, since a second would show beside a short path.
         if self.check and not trees.is_finite((*wanted, *y)):
             check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])

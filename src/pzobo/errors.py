@@ -59,6 +59,14 @@ class NoResponseWarning(UserWarning):
     """y did not change with x, or no more than by rounding."""
 
 
+class AuditWarning(UserWarning):
+    """A hypergradient does not agree with what an audit measured."""
+
+
+class AuditError(PzoboError, ArithmeticError):
+    """The same, with `audit="error"`."""
+
+
 class StaleError(PzoboError, RuntimeError):
     """Something was changed in place, or replaced, before it was used."""
 

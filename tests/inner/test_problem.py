@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,34 @@ def test_own_batches_are_asked_about_and_the_path_keeps_its_own() -> None:
         assert torch.equal(plain.base()[0], own.base()[0])
         moved = tuple(t + 1 for t in own.variables)
         assert torch.equal(own.solve(moved)[0], own.base()[0]), "the path does not see the Jacobian's own points"
+
+
+def test_the_mixed_batch_alone_is_asked_about() -> None:
+    plain, mixed = AtZ(call(4)), AtZ(replace(call(4), mixed=[normal(5, 3, seed=80)]))
+    assert (list(mixed.turn), list(mixed.mixed)) == ([0, 1, 2, 3], [4])
+    assert [t.shape for t in mixed.variables] == [(5, 2)], "only its z has a graph"
+    with torch.no_grad():
+        assert torch.equal(plain.base()[0], mixed.base()[0])
+
+
+def test_a_path_without_prepare_moves_with_x_beside_other_batches() -> None:
+    """The z of all batches is x itself, so another x is another path whatever batches the Jacobian has."""
+
+    def quadratic(z: dict[str, Tensor], y: Tensor, batch: Tensor) -> Tensor:
+        return (batch @ z["w"] @ y).sum() * z["shift"].sum() + 0.5 * y.square().sum()
+
+    def made(**other: Any) -> AtZ:
+        before = call(4)
+        kernel = Kernel(quadratic, GD.update_only(), before.x_plan, Plan.take(before.y0[0])[1], False)
+        return AtZ(replace(before, kernel=kernel, prepare=None, **other))
+
+    extra = [normal(2, 3, seed=90)]
+    plain, own, mixed = made(), made(own=extra), made(mixed=extra)
+    with torch.no_grad():
+        moved = tuple(t + 1 for t in plain.variables)
+        assert not torch.equal(plain.solve(moved)[0], plain.base()[0])
+        for other in (own, mixed):
+            assert torch.equal(other.solve(moved)[0], plain.solve(moved)[0])
 
 
 def test_cotangents_are_summed_by_variable() -> None:

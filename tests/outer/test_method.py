@@ -150,8 +150,39 @@ def test_a_state_of_another_shape_is_refused() -> None:
         ({"around": "objective", "jacobian": pzobo.Unrolled()}, "PZOBO"),
         ({"solver": pzobo.ClosedForm(lambda z, b: z), "batch_size": 3}, "ClosedForm makes none"),
         ({"jacobian_batches": 2}, "batch_size="),
+        ({"mixed": "some"}, 'must be "all"'),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         pzobo.Method(**{"solver": GD, "jacobian": pzobo.PZOBO(), **options})
+
+
+@pytest.mark.parametrize("jacobian", [pzobo.Implicit(pzobo.CG(5)), pzobo.Nudged()], ids=["implicit", "nudged"])
+@pytest.mark.parametrize(("mixed", "own"), [("all", 2), ("batch", 2), ("all", 0)])
+def test_the_rows_of_the_last_product(jacobian: Any, mixed: Any, own: int) -> None:
+    """One weight for each training row: with "all" each has a gradient, and both are what Argmin gives by hand."""
+
+    def weighted(w: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return (w * (batch[0] @ y - batch[1]).square()).mean() + y.square().sum()
+
+    def prepare(x: Tensor, batch: Any) -> Tensor:
+        return x[batch[2]].sigmoid()
+
+    train = (ROWS[:20], LABELS[:20], torch.arange(20))
+    problem = pzobo.Problem(weighted, outer, normal(20, seed=3), ZERO, train, PROBLEM.val, prepare=prepare)
+    method = pzobo.Method(GD, jacobian, batch_size=3, jacobian_batches=own, mixed=mixed)
+    objective = method.start(problem, SEED)
+    (found,) = torch.autograd.grad(objective.outer_loss(), objective.x)
+
+    x = problem.start()
+    inner, mine = Minibatches(train, 3, mix(SEED, 0)), Minibatches(train, 3, mix(SEED, 1))
+    data: dict[str, Any] = {"batches": [inner.next() for _ in range(4)]}
+    data |= {"jacobian_batches": [mine.next() for _ in range(own)]} if own else {}
+    data |= {"mixed_batch": train} if mixed == "all" else {}
+    y = problem.argmin(GD, jacobian)(x, ZERO, **data)
+    (expected,) = torch.autograd.grad(outer(x, y, problem.val), x)
+    assert torch.equal(found, expected)
+    of_y = found - 0.02 * x.detach()  # without df/dx itself
+    seen = (of_y.abs() > 1e-15).sum()
+    assert seen == 20 if mixed == "all" else seen <= 6

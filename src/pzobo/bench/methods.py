@@ -58,6 +58,7 @@ class Setup:
             batch_size=self.batch_size,
             outer_batch_size=self.batch_size,
             jacobian_batches=own if self.batch_size is not None else 0,
+            mixed="batch",  # as in the papers of AID-CG-S, AID-FP-S and stocBiO
             compile=self.compile,
             check=self.check,
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
-from pzobo.inner.probe import Probe
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Solver
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps, working_eps
@@ -24,29 +24,6 @@ from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
 """z and the batch of a step, which leaves of z move, and their derivatives along a direction."""
-
-
-class Questions:
-    """How often a Jacobian was asked, whether this pass is one to look at closely, and what was found by looking."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.closely = False
-        self.probes = (Probe(), Probe())
-        """The lengths of differences: of products with d2g/dy2 alone, and of those with d2g/dz dy too."""
-
-    def next(self) -> None:
-        """A backward pass begins; the 1st, 2nd, 4th, 8th... are looked at closely."""
-        self.asked += 1
-        self.closely = self.asked & (self.asked - 1) == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, "probes": [probe.state_dict() for probe in self.probes]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.asked = state.get("asked", 0)
-        for probe, found in zip(self.probes, state.get("probes", ()), strict=False):
-            probe.load_state_dict(found)
 
 
 @dataclass(frozen=True)
@@ -70,6 +47,8 @@ class Call:
     replay: Replay
     check: bool
     questions: Questions
+    mixed: Sequence[Tree] = ()
+    """The data of the last product, d2g/dz dy, where they are not those of the other products: one batch or none."""
 
     @property
     def steps(self) -> int:
@@ -101,9 +80,11 @@ class InnerProblem(ABC):
         inputs: the tensors asked about, with their graphs: what the answer is attached to.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
+        mixed: which of the points are for the last product alone; the others are for all that is taken in turn.
     """
 
     points: Sequence[Point] = ()
+    mixed: range = range(0)
 
     def __init__(self, call: Call, inputs: Leaves) -> None:
         self.call = call
@@ -175,6 +156,17 @@ class InnerProblem(ABC):
                     "the answer must have y0's structure and shapes."
                 )
         return tuple(tensors)
+
+    @property
+    def turn(self) -> range:
+        """Which of the points are taken in turn."""
+        return range(len(self.points) - len(self.mixed))
+
+    def mean(self, indices: Sequence[int], by_z: Callable[[Point], Leaves]) -> Leaves:
+        """Cotangents of all variables, from the mean of a derivative by z over some of the points."""
+        share = 1.0 / len(indices)
+        parts = {i: by_z(self.points[i]) for i in indices}
+        return self.cotangents({i: trees.mul(part, share) if share < 1 else part for i, part in parts.items()})
 
     def cotangents(self, parts: dict[int, Leaves]) -> Leaves:
         """Cotangents of all variables, from those of some of the points."""

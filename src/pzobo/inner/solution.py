@@ -11,6 +11,7 @@ from pzobo import deprecated
 from pzobo.errors import StaleError
 from pzobo.inner.kernel import Z
 from pzobo.inner.problem import InnerProblem
+from pzobo.inner.questions import Audit
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
@@ -35,9 +36,16 @@ class Solution:
             raise StaleError(
                 "x or y was changed in place since the solve; ask for statistics before the optimizer's step."
             )
+        if self._inner.kernel.loss is None:
+            raise StaleError("There is no inner loss to measure: a black box without one has no such statistics.")
         with torch.no_grad(), self._inner.replay.again():
             *_, (z, batch, _) = self._inner.feed(self._inner.variables)
             return float(what(z, self._y, batch))
+
+    @property
+    def audit(self) -> Audit | None:
+        """What the last look at a hypergradient found (backward passes 1, 2, 4, 8, ...); None before the first."""
+        return self._inner.questions.audit
 
     @property
     def inner_loss(self) -> float:

@@ -1,5 +1,6 @@
 """What is dy/dx taken to be? One file a family of answers."""
 
+from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.forward import ForwardMode
@@ -11,6 +12,7 @@ from pzobo.jacobians.unrolled import Unrolled
 __all__ = [
     "CG",
     "PZOBO",
+    "Auto",
     "Direct",
     "Exact",
     "FixedPoint",

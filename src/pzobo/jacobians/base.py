@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.problem import InnerProblem
+from pzobo.inner.questions import Finding
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 
@@ -28,9 +29,16 @@ class Jacobian(ABC):
     own_batches: ClassVar[bool] = False
     """Whether it evaluates g on batches of its own (`jacobian_batches=`)."""
 
+    why: str = ""
+    """What was chosen and why, for a Jacobian that chooses."""
+
     @abstractmethod
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         """y^N and the pullback."""
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        """What evaluations that do not share its assumptions say of its answer to v; see `pzobo.jacobians.audit`."""
+        return []
 
     @property
     def only_at_z(self) -> bool:

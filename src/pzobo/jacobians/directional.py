@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pzobo.errors import OptionError, PzoboError, RequirementError
 from pzobo.inner.problem import InnerProblem
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import rounding_finding, signal_finding
 from pzobo.jacobians.base import Jacobian, Level
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
@@ -79,6 +81,10 @@ class Directional(Jacobian):
         """What to do when something in the problem cannot be transformed as this needs it."""
         return 'torch.vmap may not take something in it: use batching="loop".' if chunk > 1 else ""
 
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        p = sum(t.numel() for t in inner.variables)
+        return [signal_finding(self.sampler.relative_error(p, self.directions), p, self.directions)]
+
     def floor(self, inner: InnerProblem, y: Leaves) -> Tensor | None:
         """The length of a change that would be rounding noise, if there is one."""
         return None
@@ -104,6 +110,7 @@ class Directional(Jacobian):
                 # What is wrong from the start is refused; a long run does not die of a response that has become small.
                 strict=inner.questions.asked == 1,
                 check=inner.check,
+                note=lambda length: inner.questions.findings.extend(rounding_finding(length, inner.rounding(y))),
             )
 
         def pullback(v: Leaves) -> Leaves:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from pzobo.inner.problem import InnerProblem
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import slope_finding
 from pzobo.jacobians.directional import At, Directional
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves
@@ -49,6 +52,13 @@ class ForwardMode(Directional):
                 return _path(inner, u, compiled=inner.kernel.compile and not functional)
 
         return along, 1.0
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        found = super().witness(inner, y, v, answer)
+        claimed = float(trees.dot(self.change(inner, y, functional=False)[0](answer), v))
+        if claimed and math.isfinite(claimed):
+            found += slope_finding(inner, y, v, answer, claimed, "The derivative of ForwardMode along its answer")
+        return found
 
     def advice(self, chunk: int) -> str:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner.kernel import Products
-from pzobo.inner.problem import InnerProblem
+from pzobo.inner.problem import InnerProblem, Point
 from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import in_range, positive, whole
 from pzobo.tensors import trees
@@ -24,7 +27,8 @@ from pzobo.tensors.trees import Leaves
 class System:
     """The linear system (d2g/dy2) q = v at y^N, and where its products are taken.
 
-    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same.
+    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same. The last
+    product, which makes the answer, may have data of its own.
     """
 
     def __init__(self, inner: InnerProblem, y: Leaves, products: Products) -> None:
@@ -33,7 +37,7 @@ class System:
         self.products = products
         self.left: Leaves = ()
         """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
-        self._turn = itertools.cycle(range(len(inner.points)))
+        self._turn = itertools.cycle(inner.turn)
         self._linear: tuple[int, Product] | None = None
 
     def draw(self) -> int:
@@ -48,10 +52,16 @@ class System:
 
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
-        index = self.draw()
-        point = self.inner.points[index]
-        product = linearize(self.inner, point, self.y, point.slots, self.products, self.inner.replay.rewind)
-        return self.inner.cotangents({index: trees.mul(product(q)[1], -1.0)})
+
+        def by_z(point: Point) -> Leaves:
+            product = linearize(self.inner, point, self.y, point.slots, self.products, self.inner.replay.rewind)
+            return trees.mul(product(q)[1], -1.0)
+
+        return self.last(by_z)
+
+    def last(self, by_z: Callable[[Point], Leaves]) -> Leaves:
+        """The last product: on the data that it has of its own, else on the next batch in turn."""
+        return self.inner.mean(self.inner.mixed or [self.draw()], by_z)
 
 
 class Inverse(ABC):
@@ -145,20 +155,18 @@ class FixedPoint(Inverse):
         for _ in range(self.steps - 1):
             index = system.draw()
             if last is None or last[0] != index:
-                last = index, self._map(system, state, index, ())
+                last = index, self._map(system, state, system.inner.points[index], ())
             y_bar, w_state, _ = last[1](w, w_state)
             w, before = trees.add(v, y_bar), w
             system.left = trees.add(w, before, -1.0)
-        index = system.draw()
-        slots = system.inner.points[index].slots
-        return system.inner.cotangents({index: self._map(system, state, index, slots)(w, w_state)[2]})
+        return system.last(lambda point: self._map(system, state, point, point.slots)(w, w_state)[2])
 
-    def _map(self, system: System, state: Leaves, index: int, slots: tuple[int, ...]) -> Transpose:
+    def _map(self, system: System, state: Leaves, point: Point, slots: tuple[int, ...]) -> Transpose:
         """The transposed derivative of the solver's step, or of a gradient step with the rate `lr`."""
         inner, reset = system.inner, system.inner.replay.rewind
         if self.lr is None:
-            return transpose(inner, inner.points[index], system.y, state, slots, system.products, reset)
-        rate, product = self.lr, linearize(inner, inner.points[index], system.y, slots, system.products, reset)
+            return transpose(inner, point, system.y, state, slots, system.products, reset)
+        rate, product = self.lr, linearize(inner, point, system.y, slots, system.products, reset)
 
         def descent(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
             by_y, by_z = product(trees.mul(y_bar, -rate))
@@ -230,7 +238,8 @@ class Implicit(Jacobian):
             first-order gradients (Hessian-free).
 
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
-    them on the inner batches again, which is cheaper and a little biased.
+    them on the inner batches again, which is cheaper and a little biased. The last product, d2g/dz dy, is taken on
+    `mixed_batch=` where it is given: an outer variable that a batch does not see gets no gradient from it.
     """
 
     inverse: Inverse
@@ -252,7 +261,19 @@ class Implicit(Jacobian):
             refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
+            system = System(inner, y, self.products)
             with inner.replay.again():
-                return self.inverse.apply(System(inner, y, self.products), v)
+                answer = self.inverse.apply(system, v)
+            if inner.questions.closely:
+                inner.questions.findings += residual_finding(system.left, v)
+                if self.products == "difference":
+                    inner.questions.findings += difference_finding(max(p.error for p in inner.questions.probes))
+            return answer
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        return [
+            *product_findings(inner, y, v, self.products),
+            *solved_slope(inner, y, v, answer, "The hypergradient of Implicit"),
+        ]

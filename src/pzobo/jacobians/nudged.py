@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pzobo.inner.problem import InnerProblem, in_turn
+from pzobo.inner.problem import InnerProblem, Point, in_turn
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import product_findings, rounding_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import positive, whole
 from pzobo.tensors import trees
@@ -48,20 +50,20 @@ class Nudged(Jacobian):
         y = inner.base()
         if inner.kernel.compile:
             refuse_random(inner, "Nudged with compile")
-        pairs = [(point.z, point.batch) for point in inner.points]
+        pairs = [(inner.points[i].z, inner.points[i].batch) for i in inner.turn]
         steps = inner.solver.steps if self.steps is None else self.steps
 
         def slope(y: Leaves) -> Leaves:
-            """dg/dz, averaged over the batches."""
-            inner.replay.rewind()
-            parts = {}
-            for i, point in enumerate(inner.points):
+            """dg/dz on `mixed_batch`, else averaged over the batches."""
+
+            def by_z(point: Point) -> Leaves:
+                inner.replay.rewind()
                 if inner.kernel.compile:
-                    by_z = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
-                else:
-                    by_z = inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
-                parts[i] = trees.mul(by_z, 1.0 / len(inner.points)) if len(inner.points) > 1 else by_z
-            return inner.cotangents(parts)
+                    found: Leaves = inner.kernel.compiled("gradient_z")(point.z, y, point.batch, point.slots)
+                    return found
+                return inner.kernel.gradient_z(point.z, y, point.batch, point.slots, functional=False)
+
+            return inner.mean(inner.mixed or inner.turn, by_z)
 
         def pullback(v: Leaves) -> Leaves:
             e = self._length(y, v, inner.eps)
@@ -73,15 +75,22 @@ class Nudged(Jacobian):
             with inner.replay.again():
                 up = nudged(e)
                 down, width = (nudged(-e), 2 * e) if self.symmetric else (y, e)
-                if inner.check and inner.questions.closely and float(trees.largest(v)) > 0:
+                if inner.questions.closely and float(trees.largest(v)) > 0:
                     # A v of zeros nudges nothing, and rightly.
-                    floor = noise_floor(inner.rounding(up), up, directions=1)
-                    if floor is not None:
-                        length = trees.norm(trees.add(up, down, -1.0))
+                    rounding, length = inner.rounding(up), trees.norm(trees.add(up, down, -1.0))
+                    inner.questions.findings += rounding_finding(length, rounding)
+                    floor = noise_floor(rounding, up, directions=1)
+                    if inner.check and floor is not None:
                         check_lengths([length], floor, inner.questions.asked == 1, by="eps")
                 return trees.mul(trees.add(slope(up), slope(down), -1.0), 1.0 / width)
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        return [
+            *product_findings(inner, y, v, "difference"),
+            *solved_slope(inner, y, v, answer, "The hypergradient of Nudged"),
+        ]
 
     def _length(self, y: Leaves, v: Leaves, precision: float) -> Tensor:
         """e: the largest nudge of a coordinate is `eps` times the size of y."""

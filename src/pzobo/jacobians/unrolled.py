@@ -11,6 +11,8 @@ import torch
 from pzobo.inner.kernel import Products, each
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
+from pzobo.inner.questions import Finding
+from pzobo.jacobians.audit import difference_finding, exact_slope, product_findings
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import whole
 from pzobo.tensors import trees
@@ -66,9 +68,17 @@ class Unrolled(Jacobian):
                 for index, step in reversed(tape):
                     y_bar, state_bar, by_z = step()(y_bar, state_bar)
                     parts[index] = trees.add(parts[index], by_z) if index in parts else by_z
+            if inner.questions.closely and self.products == "difference":
+                inner.questions.findings += difference_finding(inner.questions.probes[True].error)
             return inner.cotangents(parts)
 
         return y, pullback
+
+    def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
+        found = exact_slope(inner, y, v, answer, "The hypergradient of Unrolled")
+        if self.products != "autodiff" and "path" in inner.solver.gives:
+            found += product_findings(inner, y, v, self.products)
+        return found
 
     def _keep_points(self, inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
         points, replay = inner.points, inner.replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import optree
 import torch
@@ -20,6 +20,9 @@ from pzobo.tensors import trees
 from pzobo.tensors.seeds import mix
 from pzobo.tensors.trees import Tree
 
+Mixed = Literal["all", "batch"]
+"""The rows of the last product of Implicit and Nudged: all the training data, or the batch of the other products."""
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -31,11 +34,15 @@ class Batches:
     """D_f, rows of a batch of the outer loss."""
     own: int = 0
     """How many batches of S rows the Jacobian draws for itself."""
+    mixed: Mixed = "all"
+    """Which rows its last product is taken on."""
 
     def check(self, solver: Solver) -> None:
         """Refuse what a solver without steps, or without batches, cannot have."""
         if self.inner is not None and not isinstance(solver, Iterative):
             raise OptionError(f"batch_size= needs a solver that makes steps; {type(solver).__name__} makes none.")
+        if self.mixed not in ("all", "batch"):
+            raise OptionError(f'mixed={self.mixed!r}: must be "all" (the training data) or "batch".')
         if self.own and self.inner is None:
             raise OptionError("jacobian_batches= needs batch_size=: without it every step sees all the data.")
 
@@ -91,6 +98,8 @@ class Bilevel(Objective):
         self._last_batch = data["batches"][-1]
         if self._batches.own:
             data["jacobian_batches"] = [self._own.next() for _ in range(self._batches.own)]
+        if self._batches.mixed == "all":
+            data["mixed_batch"] = self.problem.train
         return data
 
     def inner_loss(self) -> float | None:
@@ -100,6 +109,12 @@ class Bilevel(Objective):
         with torch.no_grad():
             z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
             return float(problem.inner_loss(z, self.y, batch))
+
+    def chosen(self) -> str:
+        return self.argmin.jacobian.why
+
+    def audit(self) -> dict[str, float]:
+        return self.argmin.audited()
 
     def evaluate(self) -> dict[str, float]:
         with torch.no_grad():

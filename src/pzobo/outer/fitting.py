@@ -40,6 +40,7 @@ class Fit:
         steps: outer steps made.
         seconds: their time, without evaluation.
         stopped: "steps", "target" or "seconds".
+        chosen: the estimator that `Auto` chose, and why, in one line; empty where nothing was to choose.
     """
 
     x: Tree
@@ -48,6 +49,7 @@ class Fit:
     steps: int
     seconds: float
     stopped: str
+    chosen: str = ""
 
     def copy_to(self, tree: Tree) -> None:
         """Write x into the tensors of a tree of the same structure, in place: x0 itself, or the parameters of a module.
@@ -141,7 +143,7 @@ def fit(
         progress: a progress bar; by default on a terminal if rich is installed.
 
     Examples:
-        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
+        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
         >>> found = pzobo.fit(problem, method, steps=100, lr=0.05, out="runs/first")
         >>> found.history[-1]["outer_loss"]
     """
@@ -155,7 +157,7 @@ def fit(
     if out is None and (resume or tensorboard):
         raise OptionError("resume=True and tensorboard=True need the run's folder: out=...")
     if not hasattr(method, "start"):
-        raise wrong("method", method, "give a method, as in pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.PZOBO())")
+        raise wrong("method", method, "give a method, as in pzobo.Method(pzobo.GD(lr=0.1, steps=20))")
     for name, call in {"evaluate": evaluate, "evaluate_at_end": evaluate_at_end, "clock": clock}.items():
         if call is not None and not callable(call):
             raise wrong(name, call, "give a function")
@@ -203,9 +205,10 @@ def fit(
                     folder.result(stopped="failed", error=str(error), steps=run.step, seconds=run.seconds)
             raise
         if folder is not None:
-            folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds)
+            told = {"chosen": objective.chosen()} if objective.chosen() else {}
+            folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds, **told)
         obey(interrupted)
-    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped)
+    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen())
 
 
 def _saved(run: RunState, folder: RunFolder | None) -> str:

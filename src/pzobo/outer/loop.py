@@ -82,7 +82,7 @@ class Loop:
             loss.backward()
             self.wait()
             taken = self.clock() - began
-        row = replace(self.row(float(loss.detach())), hypergradient_norm=self.norm())
+        row = replace(self.row(float(loss.detach())), hypergradient_norm=self.norm(), audit=run.objective.audit())
         over = run.seconds >= self.limit
         if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
             row = self.measured(row, self.evaluate_at_end if over else self.evaluate)
@@ -153,7 +153,7 @@ class Loop:
         for key in metrics:
             if not isinstance(key, str):
                 raise OptionError(f"evaluate returned the key {key!r}; expected names, as in {{'accuracy': 0.9}}.")
-            if key in Row.OWN:
+            if key in Row.OWN or key.startswith(Row.AUDIT):
                 raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")
         return replace(row, evaluated=True, inner_loss=inner_loss, metrics=metrics)
 

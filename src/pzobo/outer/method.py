@@ -7,9 +7,10 @@ from typing import Literal
 
 from pzobo import deprecated
 from pzobo.errors import OptionError
+from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.pzobo import PZOBO
-from pzobo.outer.bilevel import Batches, Bilevel
+from pzobo.outer.bilevel import Batches, Bilevel, Mixed
 from pzobo.outer.hozog import HOZOG
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
@@ -21,29 +22,35 @@ class Method:
 
     Args:
         solver: how y^N is reached.
-        jacobian: what dy/dx is taken to be.
+        jacobian: what dy/dx is taken to be; `Auto()` by default, which chooses on the problem.
         around: deprecated; `HOZOG` is a method of its own.
         warm_start: start each inner path where the last one ended, instead of at y0.
         batch_size: S, rows of a batch of each inner step (PZOBO-S); all the training data by default.
         outer_batch_size: D_f, rows of a batch of the outer loss; all the validation data by default.
         jacobian_batches: how many batches of S rows the Jacobian draws for itself (Implicit and Nudged).
+        mixed: which rows the Jacobian's last product, d2g/dx dy, is taken on where there are batches (Implicit and
+            Nudged): "all" the training data, or the "batch" of the other products, which is cheaper. An outer variable
+            that belongs to one row (the weight of an example) gets a gradient only where its row is seen.
         compile: as in `Argmin`.
         check: as in `Argmin`.
+        audit: as in `Argmin`.
 
     Examples:
-        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20), pzobo.Unrolled(products="difference"))
+        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
         >>> pzobo.fit(problem, method, steps=100, lr=0.05)
     """
 
     solver: Solver
-    jacobian: Jacobian
+    jacobian: Jacobian = field(default_factory=Auto)
     around: Literal["inner", "objective"] = field(default="inner", repr=False)
     warm_start: bool = False
     batch_size: int | None = None
     outer_batch_size: int | None = None
     jacobian_batches: int = 0
+    mixed: Mixed = "all"
     compile: bool = False
     check: bool = True
+    audit: bool | Literal["error"] = True
 
     def __post_init__(self) -> None:
         self._batches.check(self.solver)
@@ -55,13 +62,15 @@ class Method:
 
     @property
     def _batches(self) -> Batches:
-        return Batches(self.batch_size, self.outer_batch_size, self.jacobian_batches)
+        return Batches(self.batch_size, self.outer_batch_size, self.jacobian_batches, self.mixed)
 
     def start(self, problem: Problem, seed: int = 0) -> Bilevel:
         """The objective f(x, y^N(x)) of a problem, at x0."""
         if self.around == "objective":
             return self._hozog().start(problem, seed)
-        argmin = problem.argmin(self.solver, self.jacobian.at_start(), compile=self.compile, check=self.check)
+        argmin = problem.argmin(
+            self.solver, self.jacobian.at_start(), compile=self.compile, check=self.check, audit=self.audit
+        )
         return Bilevel(problem, argmin, self._batches, self.warm_start, seed)
 
     def _hozog(self) -> HOZOG:

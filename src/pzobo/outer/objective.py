@@ -32,6 +32,14 @@ class Objective(ABC):
         """g where the last path ended, if there is one."""
         return None
 
+    def chosen(self) -> str:
+        """What was chosen on the way, in one line: by `pzobo.Auto`, say. Empty if there was no choice."""
+        return ""
+
+    def audit(self) -> dict[str, float]:
+        """What was measured of the last hypergradient, if it was looked at; see `pzobo.Argmin(audit=)`."""
+        return {}
+
     def evaluate(self) -> dict[str, float]:
         """Metrics at the present x and the last inner solution, without a trace in any state."""
         return {}

@@ -24,6 +24,8 @@ class Row(Mapping[str, Any]):
         evaluated: whether the run was evaluated here. Only then the row has `inner_loss` and `metrics`.
         inner_loss: g where the last path ended, if there is an inner loss.
         metrics: what the evaluation gave.
+        audit: what a look at the hypergradient measured, at steps where there was one: the key `audit_ratio` of a line
+            is the number "ratio" of `pzobo.Argmin.last.audit`.
     """
 
     step: int
@@ -35,7 +37,10 @@ class Row(Mapping[str, Any]):
     evaluated: bool = False
     inner_loss: Metric = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    audit: Mapping[str, Metric] = field(default_factory=dict)
 
+    AUDIT: ClassVar[str] = "audit_"
+    """How the keys of an audit begin."""
     OWN: ClassVar[tuple[str, ...]]
     """The keys that are the loop's own, and not those of an evaluation."""
 
@@ -60,22 +65,26 @@ class Row(Mapping[str, Any]):
         own = {key: line[key] for key in cls.OWN if key in line}
         own.setdefault("evaluated", "inner_loss" in line)
         own.setdefault("last", line.get("hypergradient_norm") is None)
-        return cls(**own, metrics={key: value for key, value in line.items() if key not in cls.OWN})
+        audit = {key.removeprefix(cls.AUDIT): line[key] for key in line if key.startswith(cls.AUDIT)}
+        rest = {key: value for key, value in line.items() if key not in cls.OWN and not key.startswith(cls.AUDIT)}
+        return cls(**own, metrics=rest, audit=audit)
 
     def _keys(self) -> tuple[str, ...]:
         return self.OWN if self.evaluated else tuple(key for key in self.OWN if key != "inner_loss")
 
     def __getitem__(self, key: str) -> Any:
+        if key.startswith(self.AUDIT):
+            return self.audit[key.removeprefix(self.AUDIT)]
         return getattr(self, key) if key in self._keys() else self.metrics[key]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (*self._keys(), *self.metrics)
+        yield from (*self._keys(), *(self.AUDIT + name for name in self.audit), *self.metrics)
 
     def __len__(self) -> int:
-        return len(self._keys()) + len(self.metrics)
+        return len(self._keys()) + len(self.audit) + len(self.metrics)
 
 
-Row.OWN = tuple(f.name for f in fields(Row) if f.name != "metrics")
+Row.OWN = tuple(f.name for f in fields(Row) if f.name not in ("metrics", "audit"))
 
 
 def _finite(value: Any) -> Any:

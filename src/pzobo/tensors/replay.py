@@ -25,10 +25,14 @@ class Replay:
         self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
         kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
-        self._modules = modules
+        self._tensors, self._modules = tensors, modules
         self._compiled = compiled
         self._before: States = ()
         self._random: States = ()
+
+    def fresh(self) -> Replay:
+        """For another first evaluation of the same."""
+        return Replay(self._tensors, self._modules, self._compiled)
 
     def start(self) -> None:
         self._before = _states(self._devices)

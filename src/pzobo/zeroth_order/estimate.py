@@ -61,12 +61,14 @@ def estimate(
     floor: Tensor | None = None,
     strict: bool = True,
     check: bool = True,
+    note: Callable[[Tensor], None] | None = None,
 ) -> Leaves:
     """s/Q sum_j <delta(u_j), v> u_j, where delta = change / width.
 
     `chunk` paths at a time run under `torch.vmap`; at 1 they run one by one. Directions are drawn when they are needed,
     so one by one there are never two of them at once. With `check` the answer must be finite, and with a `floor` the
-    changes must be longer than that (or exactly zero: no response): an error if `strict`, else a warning.
+    changes must be longer than that (or exactly zero: no response): an error if `strict`, else a warning; `note` gets
+    the length of the longest.
     """
     space = Space.of(variables)
     scale = factor(shrink, sampler, space.dim, directions) / directions / width
@@ -95,6 +97,8 @@ def estimate(
         check_weights(weights, v)
     if floor is not None:
         check_lengths(lengths, floor, strict)
+        if note is not None:
+            note(torch.stack(lengths).max())
     assert total is not None
     return tuple([part.to(x.dtype) for part, x in zip(space.split(total, variables), variables, strict=True)])
 

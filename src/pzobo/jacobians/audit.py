@@ -1,0 +1,288 @@
+"""Is the answer right? Evaluations that do not share its assumptions say so: the witness of every estimator.
+
+What speaks of y^N must agree with paths: along the answer a = J^T v, two more of them must show the slope |a|^2. What
+speaks of y* must have right products with second derivatives: <a, a> = <q, J a>, both sides taken differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pzobo.errors import PzoboError
+from pzobo.inner.kernel import Products, probe_size, select
+from pzobo.inner.problem import InnerProblem
+from pzobo.inner.products import linearize
+from pzobo.inner.questions import Finding
+from pzobo.tensors import trees
+from pzobo.tensors.precision import dtype_eps
+from pzobo.tensors.trees import Leaves
+
+STEPS = (0.1, 0.01, 0.001)
+"""Lengths of the steps along an answer, relative to the size of x: that of an outer step first."""
+CLOSE = 0.02
+"""A ratio as near to one as this needs no look at shorter steps."""
+LEAST, MOST = 0.9, 1.1
+"""Between these a ratio is called right."""
+DROWNED = 0.05
+"""A slope whose rounding is more than this part of it says nothing."""
+
+WRONG = 0.5
+"""An error that is called wrong: of one random direction, it says no more than the size."""
+
+Slopes = list[tuple[float, float]]
+"""(relative length of the steps, how far the slope found there is from the one claimed)."""
+
+
+def means(ratio: float) -> str:
+    """What a ratio r says: an error e orthogonal to the truth g makes it 1 / (1 + |e|^2 / |g|^2)."""
+    if ratio <= 0:
+        return "it does not even point the right way"
+    if ratio < 1:
+        return f"as an error of {math.sqrt(1 / ratio - 1):.0%} orthogonal to the truth would make it"
+    return f"the answer is too short by a factor of {ratio:.3g}, or the response bends"
+
+
+def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, unit: float) -> Slopes:
+    """How far slopes of <v, y^N> along a direction, by two more paths, are from the claimed one, in units of `unit`:
+    at the scale of an outer step, and at shorter ones if that is not clear."""
+    length = float(probe_size(inner.variables, along))
+    weighted = float(trees.norm([s * t for s, t in zip(y, v, strict=True)]))
+    way = [(s - t) * w for s, t, w in zip(y, inner.y0, v, strict=True)] if "path" in inner.solver.gives else []
+    rounding = 3 * (dtype_eps(y) * weighted + inner.eps * (float(trees.norm(way)) if way else weighted))
+    found: Slopes = []
+    for step in STEPS:
+        h = step * length
+        if rounding > DROWNED * 2 * h * abs(unit):
+            continue
+        try:
+            up, down = (inner.again(trees.add(inner.variables, along, e)) for e in (h, -h))
+        except (PzoboError, ArithmeticError, ValueError, RuntimeError):
+            continue  # x cannot be moved so far
+        off = (float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h) - claimed) / unit
+        if math.isfinite(off):
+            found.append((step, off))
+            if abs(off) <= CLOSE:
+                break
+    return found
+
+
+def ratio_of(slopes: Slopes) -> tuple[float, float]:
+    """The step at which an answer holds best, and the ratio of the slopes there."""
+    return min(((step, 1 + off) for step, off in slopes), key=lambda slope: far(slope[1]))
+
+
+def far(ratio: float) -> float:
+    """How far a ratio is from one."""
+    return abs(math.log(ratio)) if ratio > 0 else math.inf
+
+
+def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, what: str) -> list[Finding]:
+    """The path test of an estimate of y^N, along one direction."""
+    slopes = path_slopes(inner, y, v, along, claimed, unit=claimed)
+    if not slopes:
+        return []
+    step, ratio = ratio_of(slopes)
+    if LEAST <= ratio <= MOST:
+        seen = f"Two more paths along the answer show {ratio:.3f} of its slope (steps of {step:g} of the size of x)."
+        return [Finding("ratio", ratio, True, seen)]
+    listed = ", ".join(f"{1 + off:.3g} at {step:g}" for step, off in slopes)
+    return [
+        Finding(
+            "ratio",
+            ratio,
+            False,
+            f"{what} does not agree with the paths themselves: two more paths along it show {listed} (of the size of "
+            f"x) of its slope, where 1 is right; {means(ratio)}. {_advice(inner)}",
+        )
+    ]
+
+
+def missing_finding(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
+    """What the answer a lacks, g - a, is orthogonal to it and not seen along it: two more paths along random signs w,
+    for which the mean of <g - a, w>^2 is |g - a|^2."""
+    generator = torch.Generator().manual_seed(inner.questions.asked)
+    signs = tuple(
+        (2 * torch.randint(2, t.shape, generator=generator) - 1).to(t.device, t.dtype) for t in inner.variables
+    )
+    size = float(trees.norm(answer))
+    slopes = path_slopes(inner, y, v, signs, float(trees.dot(answer, signs)), unit=size)
+    if not slopes:
+        return []
+    step, error = min(((step, abs(off)) for step, off in slopes), key=lambda slope: slope[1])
+    sentence = f"Two more paths in a random direction put the error at about {error:.1%} (steps of {step:g})."
+    if error <= WRONG:
+        return [Finding("error", error, True, sentence)]
+    return [
+        Finding(
+            "error",
+            error,
+            False,
+            f"{what} lacks a part, or has one too many: two more paths in a random direction put its error at about "
+            f"{error:.0%} of its length. {_advice(inner)}",
+        )
+    ]
+
+
+def _advice(inner: InnerProblem) -> str:
+    if hasattr(inner.solver, "betas"):
+        return (
+            "Adam divides by the root of tiny second moments, so that an exact derivative need not be the slope at any "
+            "step one can make: try a larger eps in Adam (1e-3), HeavyBall, or PZOBO with as many Orthogonal "
+            "directions as there are outer variables, which measures the slope at its mu."
+        )
+    return (
+        'If it is made by differences, use products="forward" or "autodiff", or float64. If it is not, the path has '
+        "kinks (ReLU, max-pooling), or is at the edge of stability, or g is not differentiated as it is computed (a "
+        "detach?): PZOBO with as many Orthogonal directions as there are outer variables measures the slope itself."
+    )
+
+
+def exact_slope(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
+    """The path test along the answer itself, whose slope is its squared length."""
+    claimed = float(trees.dot(answer, answer))
+    if claimed == 0 or not math.isfinite(claimed) or inner.call.own or inner.call.mixed:
+        return []
+    found = slope_finding(inner, y, v, answer, claimed, what)
+    if found and found[0].holds:
+        found += missing_finding(inner, y, v, answer, what)
+    return found
+
+
+def solved_slope(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
+    """The path test of an estimate of y*: a verdict only where the paths have come to their ends."""
+    found = exact_slope(inner, y, v, answer, what)
+    if all(finding.holds for finding in found):
+        return found
+    ratio = found[0].value
+    if "path" in inner.solver.gives and not _at_their_ends(inner, v, answer):
+        return [
+            Finding(
+                "ratio",
+                ratio,
+                True,
+                f"{what} speaks of a solution y*, and y^N is none yet: the paths show {ratio:.3g} of its slope, and "
+                "still change it. More inner steps bring the two together.",
+            )
+        ]
+    return found
+
+
+def _at_their_ends(inner: InnerProblem, v: Leaves, along: Leaves) -> bool:
+    """Whether twice as many steps leave the slope as it is."""
+    h = STEPS[0] * float(probe_size(inner.variables, along))
+    slopes = []
+    ends = [(trees.add(inner.variables, along, e), inner.y0) for e in (h, -h)]
+    for _ in range(2):
+        with inner.replay.again():
+            ends = [(values, inner.kernel.path(inner.feed(values), y0)[0]) for values, y0 in ends]
+        slopes.append(float(trees.dot(trees.add(ends[0][1], ends[1][1], -1.0), v)))
+    return abs(slopes[1] - slopes[0]) <= 0.01 * abs(slopes[1])
+
+
+def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Products) -> list[Finding]:
+    """The dot-product test: a = J^T q as the estimator takes it, against <q, J a> by differences of dg/dy along a."""
+    point, kernel, rewind = inner.points[inner.mixed[0] if inner.mixed else 0], inner.kernel, inner.replay.rewind
+    with inner.replay.again():
+        by_y, by_z = linearize(inner, point, y, point.slots, products, rewind)(q)
+        variables, fill = select(point.z, point.slots)
+
+        def slope(a: Leaves, at: Leaves, place: Callable[[Leaves], tuple[Leaves, Leaves]]) -> float | None:
+            """The ratio nearest to one of <q, J a> to <a, a>, over three lengths."""
+            claimed = float(trees.dot(a, a)) if a else 0.0
+            if claimed == 0 or not math.isfinite(claimed):
+                return None
+            ratios: list[float] = []
+            for length in (1.0, 1 / 16, 16.0):
+                e = float(2 * math.cbrt(inner.eps) * length * probe_size(at, a))
+                ends: list[Leaves] = []
+                for sign in (e, -e):
+                    moved_y, moved_z = place(trees.add(at, a, sign))
+                    rewind()
+                    ends.append(kernel.gradient(fill(moved_z), moved_y, point.batch))
+                rounding = 3 * inner.eps * float(trees.norm([s * t for s, t in zip(ends[0], q, strict=True)]))
+                if rounding < DROWNED * 2 * e * claimed:
+                    ratios.append(float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed)
+            ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+            return min(ratios, key=far) if ratios else None
+
+        tests: Sequence[tuple[str, float | None]] = (
+            ("d2g/dy2", slope(by_y, y, lambda moved: (moved, variables))),
+            ("d2g/dz dy", slope(by_z, variables, lambda moved: (y, moved))),
+        )
+    wrong = [(name, ratio) for name, ratio in tests if ratio is not None and not LEAST <= ratio <= MOST]
+    known = [ratio for _, ratio in tests if ratio is not None]
+    if not known:
+        return []
+    worst = max(known, key=far)
+    if not wrong:
+        return [
+            Finding("products", worst, True, f"Products with second derivatives agree with differences: {worst:.3f}.")
+        ]
+    named = " and ".join(f"{name} ({ratio:.3g} for 1)" for name, ratio in wrong)
+    return [
+        Finding(
+            "products",
+            worst,
+            False,
+            f'Products with {named}, taken by "{products}", do not agree with differences of dg/dy, taken the other '
+            "way round. Is dg/dy the gradient of a function? A detach(), a straight-through estimator or a custom "
+            'backward pass in g breaks the symmetry that "forward", "difference" and Nudged rest on, and hides parts '
+            'from "autodiff". PZOBO asks for no derivative; products="autodiff" does not rest on symmetry.',
+        )
+    ]
+
+
+def signal_finding(relative_error: float, p: int, directions: int) -> Finding:
+    """How much of an answer from random directions is signal: 1 / (1 + r) of its squared length."""
+    signal = 1.0 / (1.0 + relative_error)
+    sentence = (
+        f"{signal:.2g} of the answer's squared length is signal: Q = {directions} directions for p = {p} variables."
+    )
+    if signal >= 0.1:
+        return Finding("signal", signal, True, sentence)
+    return Finding(
+        "signal",
+        signal,
+        False,
+        f"{sentence} The rest is the noise of random directions. Use more of them, "
+        'at="z" if prepare gives fewer variables, or Unrolled or Implicit, which have none of it.',
+    )
+
+
+def residual_finding(left: Leaves, v: Leaves) -> list[Finding]:
+    """How far the linear system of an implicit derivative was solved."""
+    if not left:
+        return []
+    residual = float(trees.norm(left) / trees.norm(v))
+    sentence = f"The linear system with d2g/dy2 is solved to {residual:.1e} of its right-hand side."
+    if residual <= 0.1:
+        return [Finding("residual", residual, True, sentence)]
+    return [Finding("residual", residual, False, sentence + " More steps or terms, or a larger step, bring it down.")]
+
+
+def difference_finding(error: float) -> list[Finding]:
+    """How good differences of gradients can be on this problem, as found when their length was looked for."""
+    if not math.isfinite(error):
+        return []
+    sentence = f"Differences of gradients err by about {error:.1e} here, at their best length."
+    if error <= 0.1:
+        return [Finding("differences", error, True, sentence)]
+    advice = 'Rounding and curvature leave no room between them: use products="forward" or "autodiff", or float64.'
+    return [Finding("differences", error, False, f"{sentence} {advice}")]
+
+
+def rounding_finding(length: Tensor, rounding: Tensor) -> list[Finding]:
+    """How far the differences of paths are above rounding."""
+    times = float(torch.as_tensor(length) / rounding) if float(rounding) > 0 else math.inf
+    if not math.isfinite(times):
+        return []
+    sentence = f"The paths differ by {times:.1e} roundings."
+    if times >= 10 or times == 0:
+        return [Finding("rounding", times, True, sentence)]
+    return [
+        Finding("rounding", times, False, f"{sentence} So the answer is largely rounding: use a larger mu, or float64.")
+    ]
