@@ -18,8 +18,9 @@ from pzobo.algorithms.vector import Vector
 from pzobo.argmin import inner_variable
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Products, nothing, probe_size
-from pzobo.inner.problem import Point, Questions
+from pzobo.inner.problem import Point
 from pzobo.inner.products import Linearization, Product, linearize
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
 from pzobo.outer.minibatches import Minibatches
 from pzobo.outer.problem import Problem

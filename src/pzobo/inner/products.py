@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
 from pzobo.inner.probe import Probe
-from pzobo.inner.problem import Point, Questions
+from pzobo.inner.problem import Point
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
