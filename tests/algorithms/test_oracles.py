@@ -106,6 +106,30 @@ def test_a_step_costs_what_the_docstring_says(name: str) -> None:
     assert {key: n - before[key] for key, n in objective.at.calls.items()} == COSTS[name]
 
 
+RANGES = {
+    "BSA": {"f": (1, 1), "g": (2, 2), "products": (1, 3)},
+    "TTSA": {"f": (1, 1), "g": (1, 1), "products": (1, 3)},
+    "SUSTAIN": {"f": (2, 2), "g": (2, 2), "products": (2, 6)},
+    "IAPTT": {"f": (1, 1), "g": (3, 3), "products": (1, 3)},
+    "BVFIM": {"f": (3, 3), "g": (6, 9), "products": (0, 0)},
+    "DeltaSTN": {"f": (1, 2), "g": (2, 2), "products": (2, 2)},
+}
+
+
+def test_every_cost_is_counted() -> None:
+    assert COSTS.keys() | RANGES.keys() == NUMBERS.keys()
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_random_step_costs_what_the_docstring_says(name: str) -> None:
+    objective = make(name, batch_size=5, outer_batch_size=4).start(Quadratic().problem(), 0)
+    for _ in range(10):
+        before = dict(objective.at.calls)
+        objective.outer_loss()
+        for key, (low, high) in RANGES[name].items():
+            assert low <= objective.at.calls[key] - before[key] <= high
+
+
 # Series, tables and two points
 
 
