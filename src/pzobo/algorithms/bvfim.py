@@ -35,8 +35,8 @@ class BVFIM(Algorithm[BVFIMState]):
     y minimises f + prox |y|^2 / 2 - barrier log(gap), and D is its derivative in x. The gap must stay positive: a step
     of y that would close it is halved until it does not, and a y whose gap is closed at the start of a loop begins at
     z. reg, barrier and prox fall to zero; at fixed values the limit is biased. Each step has a batch of its own, the
-    gap is taken on one. A step costs `steps` + `y_steps` + 2 gradients of g, one more for each y that begins at z, at least
-    2 `y_steps` values of g, and `y_steps` + 1 gradients of f; it carries y and z.
+    gap is taken on one. A step costs `steps` + `y_steps` + 2 gradients of g, one more for each y that begins at z, at
+    least 2 `y_steps` values of g, and `y_steps` + 1 gradients of f; it carries y and z.
 
     Liu, Liu, Yuan, Zeng, Zhang, "A value-function-based interior-point method for non-convex bi-level optimization",
     ICML 2021.
