@@ -38,8 +38,8 @@ LEVELS = [
 """Who may import whom: what stands on the same line or above it. (DESIGN.md, Layout.)"""
 
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
-LAZY = {"data", "networks", "problems", "meta", "bench", "theory", "diagnosis"}
-PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("data", "networks", "problems", "meta", "theory"))]
+LAZY = {"algorithms", "data", "networks", "problems", "meta", "bench", "theory", "diagnosis"}
+PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("algorithms", "data", "networks", "problems", "meta", "theory"))]
 
 
 def modules() -> Iterator[tuple[str, Path]]:

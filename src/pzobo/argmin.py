@@ -274,7 +274,7 @@ class Argmin:
         leaves = [leaf for batch in (*data, *own, *mixed) for leaf in batch.leaves]
         refuse_transforms([t for t in (*x_leaves, *y_leaves, *leaves) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
-        y = tuple(_inner_variable(leaf) for leaf in y_leaves)
+        y = tuple(inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
         with no_saved_tensor_hooks():
@@ -436,7 +436,7 @@ class Argmin:
         return y
 
 
-def _inner_variable(leaf: Any) -> Tensor:
+def inner_variable(leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
         raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")

@@ -137,6 +137,12 @@ def _set(states: States) -> None:
             torch.get_device_module(device).set_rng_state(state, device)
 
 
+def rewinder(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that puts the random state, of the CPU and of these tensors' devices, back to what it is now."""
+    states = Replay(tensors).now()
+    return lambda: _set(states)
+
+
 @contextmanager
 def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
     """What is drawn inside, on the CPU and on these devices, leaves no trace."""
