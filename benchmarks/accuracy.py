@@ -14,6 +14,7 @@ use_one_thread()
 import argparse  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
+import multiprocessing  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
@@ -32,9 +33,9 @@ from benchmarks import real_problems  # noqa: E402
 from pzobo.errors import PzoboError  # noqa: E402
 from pzobo.runs.memory import Peak  # noqa: E402
 
-PRODUCTS = ("autodiff", "difference")
-OPTIONS: dict[str, Any] = {}
-"""Of the argmin."""
+PRODUCTS = ("autodiff", "forward", "difference")
+OPTIONS: dict[str, Any] = {"audit": False}
+"""Of the argmin: what is timed is the estimator, not the audit of its first passes."""
 FEW = 20
 """Up to so many outer variables, PZOBO and forward mode take all directions; else 1 and 16."""
 DRAWS = 5
@@ -52,6 +53,7 @@ commit {commits}.
   5 draws.
 - **y\\*, float32, float64**: the same to the derivative of f(x, y\\*(x)), where y\\* can be had. The error has two
   parts: how far y^N is from y\\*, and the estimator's own.
+- **`Auto()`** is shown with what it chose; its search at the first pass is not in the time.
 - A name instead of a number is the error that was raised.
 - **time**: of a whole hypergradient in float32, divided by that of `Direct()`, which is the path alone. Estimators took
   turns in one run, not compiled.
@@ -93,6 +95,7 @@ def estimators(setting: Setting, p: int) -> Iterator[tuple[str, Any]]:
     """Every Jacobian that fits the solver, by the words that make it."""
     steps, adam = setting.solver.steps, isinstance(setting.solver, pzobo.Adam)
     yield "Direct()", pzobo.Direct()
+    yield "Auto()", pzobo.Auto()
     yield "Unrolled(checkpoint=True)", pzobo.Unrolled(checkpoint=True)
     inverses = {
         "CG(20)": pzobo.CG(20),
@@ -149,8 +152,28 @@ def error(problem: pzobo.Problem, argmin: pzobo.Argmin, truths: dict[str, Tensor
     return {name: None if truth is None else against(truth) for name, truth in truths.items()}
 
 
-def measure(setting: Setting, rounds: int) -> dict[str, Any]:
-    """All that is told of one setting."""
+def memory(problem: pzobo.Problem, argmin: pzobo.Argmin) -> float | None:
+    """The peak of one hypergradient, in a process that begins where this one is, so that all begin alike."""
+    gc.collect()
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+
+    def run() -> None:
+        # What is in files, such as libraries, is not there after a fork until it is used.
+        hypergradient(problem, problem.argmin(argmin.solver, pzobo.Direct(), **OPTIONS))
+        peak = Peak(torch.device("cpu"))
+        with peak:
+            hypergradient(problem, argmin)
+        queue.put(peak.megabytes)
+
+    process = fork.Process(target=run)
+    process.start()
+    process.join(600)
+    return None if queue.empty() else queue.get()
+
+
+def measure(setting: Setting, rounds: int, pattern: str = "*") -> dict[str, Any]:
+    """All that is told of one setting, for `Direct` and the estimators of a pattern."""
     made = {dtype: setting.make(dtype=dtype) for dtype in (torch.float64, torch.float32)}
     exact = made[torch.float64]
     p, d = (sum(t.numel() for t in optree.tree_leaves(tree)) for tree in (exact.x0, exact.y0))  # type: ignore[attr-defined]
@@ -161,6 +184,8 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     racing: dict[str, pzobo.Argmin] = {}
     for name, jacobian in estimators(setting, p):
+        if name != "Direct()" and not fnmatchcase(name, pattern):
+            continue
         row: dict[str, Any] = {}
         for dtype, problem in made.items():
             argmin = problem.argmin(setting.solver, jacobian.at_start(), **OPTIONS)
@@ -170,11 +195,10 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
         print(f"  {name}: " + ", ".join(f"{key} {_number(value)}" for key, value in row.items()), flush=True)
         if not isinstance(row["y^N float32"], str):
             racing[name] = argmin
-            gc.collect()
-            peak = Peak(torch.device("cpu"))
-            with peak:
-                hypergradient(problem, argmin)
-            row["memory"] = peak.megabytes
+            row["memory"] = memory(problem, argmin)
+        if isinstance(argmin.jacobian, pzobo.Auto):
+            row["why"] = argmin.jacobian.why
+            print(f"  {row['why']}", flush=True)
     taken: dict[str, list[float]] = {name: [] for name in racing}
     for _ in range(rounds):
         for name, argmin in racing.items():
@@ -191,13 +215,14 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
 
 def table(name: str, found: dict[str, Any]) -> str:
     """One setting in Markdown."""
-    of_solution = any(row["y* float64"] is not None for row in found["rows"].values())
+    of_solution = any(isinstance(row["y* float64"], float) for row in found["rows"].values())
     titles = ["", "float32", "float64", *(["y*, float32", "y*, float64"] if of_solution else []), "time", "memory, MB"]
     lines = [f"## {name}", "", f"`{found['solver']}`, {found['p']:,} outer and {found['d']:,} inner variables.", ""]
     lines += ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     for estimator, row in found["rows"].items():
         keys = ["y^N float32", "y^N float64", *(["y* float32", "y* float64"] if of_solution else [])]
-        cells = [f"`{estimator}`", *(_number(row[key]) for key in keys)]
+        chosen = f": `{row['why'].split(':')[0]}`" if row.get("why") else ""
+        cells = [f"`{estimator}`{chosen}", *(_number(row[key]) for key in keys)]
         cells += [f"{row['time']:.1f}" if "time" in row else "-", f"{row['memory']:.0f}" if row.get("memory") else "-"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -212,6 +237,7 @@ def _number(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--only", metavar="PATTERN", default="*", help="such as 'transformer*'")
+    parser.add_argument("--estimators", metavar="PATTERN", default="*", help="renew only such rows: 'Auto*'")
     parser.add_argument("--rounds", type=int, default=5, help="in which the estimators take turns")
     parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "accuracy.json")
     parser.add_argument("--page", metavar="FILE.md", type=Path, help="write all tables of --out into a page")
@@ -223,10 +249,15 @@ def main() -> None:
             continue
         print(name, flush=True)
         try:
-            results[name] = measure(setting, options.rounds)
+            found = measure(setting, options.rounds, options.estimators)
         except FileNotFoundError as missing:
             print(f"{name} is left out: {missing}")
             continue
+        if options.estimators != "*" and name in results:
+            rows = {k: row for k, row in found["rows"].items() if k != "Direct()"}
+            results[name]["rows"] |= rows
+        else:
+            results[name] = found
         print("\n" + table(name, results[name]), flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -185,22 +185,29 @@ def digits_cnn(
     return pzobo.Problem(inner_loss, outer_loss, x0, y0, part(data.train), part(data.val))
 
 
-def data_cleaning(rows: int = 4000, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> pzobo.Problem:
+def data_cleaning(
+    rows: int = 4000, data: str = "mnist", *, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> pzobo.Problem:
     """MNIST with half of the labels random: a weight sigmoid(x_i) for each of them, softmax regression with 0.2 |y|^2.
 
     x starts at -2 and y at 0, as in the field's own benchmark (which has 20,000 rows).
 
     Args:
         rows: training images, and a quarter as many for validation.
+        data: "mnist", or the "digits" that come with scikit-learn (at most 960 rows).
         seed: of what is taken, and of the labels.
         dtype: of all variables.
     """
-    images, labels = mnist().train
+    if data == "mnist":
+        images, labels = mnist().train
+    else:
+        parts = digits(seed=seed)
+        images, labels = (torch.cat(pair) for pair in zip(parts.train, parts.val, strict=True))
     g = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=g)
 
     def part(index: Tensor) -> tuple[Tensor, Tensor]:
-        return images[index].flatten(1).to(dtype) / 255, labels[index].clone()
+        return images[index].flatten(1).to(dtype) / images.max(), labels[index].clone()
 
     inputs, targets = part(order[:rows])
     wrong = torch.randperm(rows, generator=g)[: rows // 2]
@@ -220,7 +227,7 @@ def data_cleaning(rows: int = 4000, *, seed: int = 0, dtype: torch.dtype = torch
         inner_loss,
         outer_loss,
         torch.full((rows,), -2.0, dtype=dtype),
-        torch.zeros(28 * 28, 10, dtype=dtype),
+        torch.zeros(inputs.shape[1], 10, dtype=dtype),
         (inputs, targets, torch.arange(rows)),
         part(order[rows : rows + rows // 4]),
         prepare=prepare,
@@ -240,14 +247,16 @@ def lenet_head(rows: int = 600, *, seed: int = 0, dtype: torch.dtype = torch.flo
     return deep_hr(Dataset(*few), seed=seed, dtype=dtype)
 
 
-def linear(dtype: torch.dtype = torch.float32) -> pzobo.Problem:
+def linear(m: int = 64, d: int = 128, n: int = 500, *, dtype: torch.dtype = torch.float32) -> pzobo.Problem:
     """Linear hyper-representation as the paper has it: p = 8,192."""
-    return _rounded(linear_hr(dtype=torch.float64), dtype)
+    return _rounded(linear_hr(m, d, n, dtype=torch.float64), dtype)
 
 
-def two_layer(dtype: torch.dtype = torch.float32) -> pzobo.Problem:
+def two_layer(
+    m: int = 256, q: int = 512, d: int = 256, n: int = 1000, *, dtype: torch.dtype = torch.float32
+) -> pzobo.Problem:
     """Two-layer hyper-representation with a fifth of the paper's rows: p = 262,144."""
-    return _rounded(two_layer_hr(n=1000, dtype=torch.float64), dtype)
+    return _rounded(two_layer_hr(m, q, d, n, dtype=torch.float64), dtype)
 
 
 def _rounded(problem: pzobo.Problem, dtype: torch.dtype) -> pzobo.Problem:

@@ -37,7 +37,7 @@ def answer(inverse, own, with_prepare=False, products="autodiff", **data):
 
 
 @pytest.mark.parametrize("with_prepare", [False, True])
-@pytest.mark.parametrize("products", ["autodiff", "difference"])
+@pytest.mark.parametrize("products", ["autodiff", "forward", "difference"])
 def test_products_are_taken_on_the_own_batches_in_turn(with_prepare, products):
     _, own, _, _, v = setting()
     eye = torch.eye(d, dtype=torch.float64)
@@ -158,7 +158,7 @@ def test_a_prepare_that_ignores_x_keeps_its_batches_apart():
 
 
 @pytest.mark.parametrize("with_prepare", [False, True])
-@pytest.mark.parametrize("products", ["autodiff", "difference"])
+@pytest.mark.parametrize("products", ["autodiff", "forward", "difference"])
 def test_the_last_product_is_taken_on_the_mixed_batch(with_prepare, products):
     _, own, _, _, v = setting()
     eye, (first, last) = torch.eye(d, dtype=torch.float64), (own[:3], own[5])
@@ -217,7 +217,7 @@ def cleaning():
 
 LAST = [
     pzobo.Implicit(pzobo.CG(30, tol=1e-14)),
-    pzobo.Implicit(pzobo.FixedPoint(30)),
+    pzobo.Implicit(pzobo.FixedPoint(30), products="forward"),
     pzobo.Implicit(pzobo.Neumann(0.4, 30)),
     pzobo.Implicit(pzobo.Exact(), products="difference"),
     pzobo.Nudged(steps=40),

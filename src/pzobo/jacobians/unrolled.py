@@ -69,8 +69,7 @@ class Unrolled(Jacobian):
                 for index, step in reversed(tape):
                     y_bar, state_bar, by_z = step()(y_bar, state_bar)
                     parts[index] = trees.add(parts[index], by_z) if index in parts else by_z
-            if inner.questions.closely and self.products == "difference":
-                inner.questions.findings += difference_finding(inner.questions.probes[True].error)
+            self._find(inner)
             return inner.cotangents(parts)
 
         return y, pullback
@@ -83,9 +82,15 @@ class Unrolled(Jacobian):
 
         def pullback(v: Leaves) -> Leaves:
             with inner.replay.again():
-                return tape.pull(v)
+                answer = tape.pull(v)
+            self._find(inner)
+            return answer
 
         return tape.y, pullback
+
+    def _find(self, inner: InnerProblem) -> None:
+        if inner.questions.closely and self.products == "difference":
+            inner.questions.findings += difference_finding(inner.questions.probes[True].error)
 
     def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
         found = exact_slope(inner, y, v, answer, "The hypergradient of Unrolled")
