@@ -77,7 +77,7 @@ def runs(feed: Iterable[tuple[Tree, int]]) -> Iterator[Run]:
 def _full(pending: Sequence[tuple[Any, ...]], leaves: tuple[Any, ...]) -> bool:
     """Whether one more point would be more than one call may hold."""
     size = sum(b.nbytes for a, b in zip(pending[0], leaves, strict=True) if b is not a and _plain(b))
-    return size * (len(pending) + 1) > MOST
+    return bool(size * (len(pending) + 1) > MOST)
 
 
 def _plain(leaf: Any) -> bool:
