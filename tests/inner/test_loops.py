@@ -43,7 +43,9 @@ def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
 def both(inner_loss: Any = None, solver: Any = GD, jacobian: Any = DIRECT, **options: Any) -> list[pzobo.Argmin]:
     # A loss of its own, so that nothing has been compiled for it.
     own = inner_loss or (lambda x, y, batch: loss(x, y, batch))
-    return [pzobo.Argmin(own, solver=solver, jacobian=jacobian.at_start(), compile=c, **options) for c in (False, True)]
+    # Without the audit, which compiles products of its own.
+    options = {"solver": solver, "audit": False, **options}
+    return [pzobo.Argmin(own, jacobian=jacobian.at_start(), compile=c, **options) for c in (False, True)]
 
 
 def outcome(argmin: pzobo.Argmin, *data: Any, v: Tensor | None = None, **options: Any) -> list[Tensor]:
