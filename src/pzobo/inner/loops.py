@@ -25,7 +25,7 @@ try:  # not public yet (torch 2.13)
 except ImportError:
     scan = None
 
-_WHOLE = "a whole number: "
+_NUMBERS: dict[Any, str] = {int: "the whole number ", float: "the number "}
 MOST = 2**26
 """Bytes that are stacked for one call, at most: so the memory of a path does not grow with its length."""
 
@@ -49,7 +49,7 @@ class Run:
         return self.plan.build([leaf[t] if row else leaf for leaf, row in zip(leaves, self.stacked, strict=True)])
 
     def ready(self) -> tuple[Any, ...]:
-        """The leaves as compiled code gets them: the number of rows is left open, and whole numbers are constants."""
+        """The leaves as compiled code gets them: the number of rows is left open, and numbers are constants."""
         for leaf, row in zip(self.leaves, self.stacked, strict=True):
             if row:
                 dynamic(leaf)
@@ -103,14 +103,21 @@ def _stacked(points: Sequence[tuple[Any, ...]], plan: Any) -> Run:
 
 
 def _constant(leaf: Any) -> Any:
-    """A whole number as text. torch.compile takes one that changes for a variable, and a container that holds it for
-    one without it (docs/dependencies.md); text is a constant."""
-    return f"{_WHOLE}{leaf}" if type(leaf) is int else leaf
+    """A number as text, which is a constant of compiled code.
+
+    torch.compile takes a whole number that changes for a variable, and then a container that holds it for one without
+    it (docs/dependencies.md). Other numbers it takes for variables that a loop cannot have.
+    """
+    return _NUMBERS[type(leaf)] + repr(leaf) if type(leaf) in _NUMBERS else leaf
 
 
 def _number(leaf: Any) -> Any:
-    """The whole number again."""
-    return int(leaf.removeprefix(_WHOLE)) if isinstance(leaf, str) and leaf.startswith(_WHOLE) else leaf
+    """The number again."""
+    if isinstance(leaf, str):
+        for kind, mark in _NUMBERS.items():
+            if leaf.startswith(mark):
+                return kind(leaf.removeprefix(mark))
+    return leaf
 
 
 def dynamic(rows: Tree) -> Tree:
