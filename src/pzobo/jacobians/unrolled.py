@@ -55,9 +55,8 @@ class Unrolled(Jacobian):
         first = 0 if self.last is None else max(0, steps - self.last)
         tape: Tape = deque()
         keep_graph = not (self.checkpoint or self.products != "autodiff" or inner.kernel.compile)
-        inner.replay.start()
-        y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
-        inner.replay.stop()
+        with inner.replay.first():
+            y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
         if inner.kernel.compile:
             refuse_random(inner, "Unrolled with compile")
 
