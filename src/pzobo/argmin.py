@@ -27,11 +27,11 @@ from pzobo.errors import (
 )
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
-from pzobo.inner.kernel import Kernel
+from pzobo.inner.kernel import Code, Kernel
 from pzobo.inner.problem import Call, InnerProblem
 from pzobo.inner.questions import Audit, Questions
 from pzobo.inner.solution import Solution, diagnose
-from pzobo.inner.solver import Solver
+from pzobo.inner.solver import Iterative, Solver
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.solvers import ClosedForm
@@ -49,7 +49,7 @@ _MISSING: Any = object()
 
 
 class _Key(NamedTuple):
-    """What a kernel was made for."""
+    """What code was compiled for."""
 
     loss: Hashable
     solver: Hashable
@@ -59,9 +59,9 @@ class _Key(NamedTuple):
     conditions: Hashable
 
 
-_KERNELS: WeakValueDictionary[_Key, Kernel] = WeakValueDictionary()
-"""The functions of inner problems, for as long as an `Argmin` uses them: another one with the same loss, for another N
-or Jacobian, compiles nothing again."""
+_CODE: WeakValueDictionary[_Key, Code] = WeakValueDictionary()
+"""What was compiled for inner problems, for as long as an `Argmin` uses it: another one with the same loss, for another
+N, learning rate or Jacobian, compiles nothing again."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Argmin:
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check, self.audit = check, audit
         self._set(solver, jacobian)
-        self._kernels: dict[_Key, Kernel] = {}
+        self._code: dict[_Key, Code] = {}
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -179,7 +179,7 @@ class Argmin:
     @inner_loss.setter
     def inner_loss(self, inner_loss: Loss | None) -> None:
         self._inner_loss = inner_loss
-        self._kernels = {}
+        self._code = {}
         self._set(self._solver, self._jacobian)
 
     @property
@@ -244,7 +244,7 @@ class Argmin:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {**self.__dict__, "_looks": {}, "_kernels": {}, "_last": None}
+        return {**self.__dict__, "_looks": {}, "_code": {}, "_last": None}
 
     # The parts of a call
 
@@ -328,15 +328,14 @@ class Argmin:
 
     def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
-        update = self._update
+        update: Any = self._update.with_tensors() if compile and isinstance(self._update, Iterative) else self._update
+        inputs = update.numbers if update is not self._update else ()
         options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
-        solver = (type(update), *((name, _identity(value)) for name, value in options.items()))
+        solver = (type(update), *((name, _identity(value)) for name, value in options.items() if name not in inputs))
         key = _Key(_identity(self.inner_loss), solver, z_plan, y_plan, compile, conditions)
-        kernel = _KERNELS.get(key)
-        if kernel is None:
-            kernel = _KERNELS[key] = Kernel(self.inner_loss, update, z_plan, y_plan, compile)
-        self._kernels[key] = kernel
-        return kernel
+        code = self._code.get(key) or _CODE.get(key) or Code()
+        self._code[key] = _CODE[key] = code
+        return Kernel(self.inner_loss, update, z_plan, y_plan, compile, code)
 
     def _look(
         self,
@@ -400,7 +399,7 @@ class Argmin:
                 f"it writes into buffers of {type(called.writers[0]).__name__}, which compiled derivatives cannot. "
                 "To compile, call the module's eval(), or move it to prepare."
             )
-        known = {key.conditions for key in self._kernels if key.compile}
+        known = {key.conditions for key in self._code if key.compile}
         if now in known or len(known) < (limit := torch._dynamo.config.recompile_limit):
             return ""
         return (

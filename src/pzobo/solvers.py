@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import optree
 import torch
@@ -31,6 +32,7 @@ class GD(Iterative):
 
     lr: float
     steps: int
+    numbers = ("lr",)
 
     def __post_init__(self) -> None:
         self._check(lr=self.lr)
@@ -57,6 +59,7 @@ class HeavyBall(Iterative):
     lr: float
     momentum: float
     steps: int
+    numbers = ("lr", "momentum")
 
     def __post_init__(self) -> None:
         self._check(lr=self.lr)
@@ -93,6 +96,7 @@ class Adam(Iterative):
     eps: float = 1e-8
     # Adam's map changes with its state and has no fixed point of its own to differentiate at.
     gives = frozenset({"gradient", "path"})
+    numbers = ("lr", "betas", "eps")
     linear = False
 
     def __post_init__(self) -> None:
@@ -111,15 +115,24 @@ class Adam(Iterative):
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         beta1, beta2 = self.betas
-        c1 = beta1 * state[0] + (1 - beta1)
-        c2 = beta2 * state[1] + (1 - beta2)
-        first = tuple(torch.lerp(m, g, 1 - beta1) for m, g in zip(state[2 : 2 + len(y)], gradient, strict=True))
-        second = tuple(beta2 * v + (1 - beta2) * g * g for v, g in zip(state[2 + len(y) :], gradient, strict=True))
+        c1 = _of(beta1, state[0]) * state[0] + _of(1 - beta1, state[0])
+        c2 = _of(beta2, state[1]) * state[1] + _of(1 - beta2, state[1])
+        first = tuple(torch.lerp(m, g, _of(1 - beta1, m)) for m, g in zip(state[2 : 2 + len(y)], gradient, strict=True))
+        second = tuple(
+            _of(beta2, v) * v + _of(1 - beta2, v) * g * g for v, g in zip(state[2 + len(y) :], gradient, strict=True)
+        )
         new = tuple(
-            t - (self.lr / c1).to(t.dtype) * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.dtype) + self.eps), 0.0)
+            t
+            - (self.lr / c1).to(t.dtype)
+            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.dtype) + _of(self.eps, v)), 0.0)
             for t, m, v in zip(y, first, second, strict=True)
         )
         return new, (c1, c2, *first, *second)
+
+
+def _of(number: float | Tensor, like: Tensor) -> Any:
+    """A number that does not change the dtype of what it is multiplied with: a tensor would where both are scalars."""
+    return number.to(like.dtype) if isinstance(number, Tensor) else number
 
 
 def _sqrt(v: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Sums:
 def test_a_multiple_of_a_product_of_matrices(dtype: torch.dtype) -> None:
     """torch 2.13 compiles the first four without alpha (docs/dependencies.md)."""
     args = normal(4, 3, dtype=dtype), normal(4, 5, seed=1, dtype=dtype), normal(5, 3, seed=2, dtype=dtype)
-    found = compiled.Compiled(Sums().forms)(*args)
+    found = compiled.Compiled(Sums.forms)(Sums(), *args)
     for a, b in zip(found, Sums().forms(*args), strict=True):
         torch.testing.assert_close(a, b)
 

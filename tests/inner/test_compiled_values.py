@@ -22,7 +22,6 @@ from pzobo.errors import RequirementError
 from tests.helpers import normal
 
 STEPS, LR, MU = 7, 0.2, 0.1
-"""One compiled block of five steps, and two single ones."""
 
 SOLVERS = {
     "GD": pzobo.GD(LR, STEPS),

@@ -1,10 +1,12 @@
-"""How is a method compiled, and what happens when torch.compile cannot go on with it?
+"""How is a function compiled, and what happens when torch.compile cannot go on with it?
 
 Every call goes through the guards of torch.compile, which look whether anything that the code depends on has changed.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import types
 import warnings
 from collections.abc import Callable
@@ -15,37 +17,59 @@ from torch import fx
 
 from pzobo.errors import CompileError, CompileWarning
 
+# Inductor looks for CUDA's compiler, and says so where there is one and no device. Nobody who reads it can use it.
+logging.getLogger("torch.utils.cpp_extension").addFilter(lambda record: "No CUDA runtime" not in str(record.msg))
+
 CONFIG: dict[str, Any] = {
     # Inductor compiles three probe programs to learn whether the compiler knows the CPU's vector instructions, which
     # takes 9 of the 13 s of a first compilation; it has already asked the CPU itself.
     "cpp.vec_isa_ok": True,
+    # What calls the machine code is machine code too. A loop spends most of its time there where problems are small.
+    "cpp_wrapper": True,
 }
 
 
 class Compiled:
-    """A method, compiled at its first call; the messages of torch.compile are turned into one sentence.
+    """A function, compiled at its first call; the messages of torch.compile are turned into one sentence.
 
     Where something changes with every call that torch.compile takes for a constant (a Python number, say), it soon
-    refuses to compile once more. Then the method runs as it is.
+    refuses to compile once more. Then `plain` runs.
+
+    Args:
+        function: what is compiled.
+        plain: the same without compilation; the function itself by default.
+        instead: the same, compiled otherwise, for what torch.compile cannot take in this form. By default that is an
+            error.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        self._function = torch.compile(_own_code(method), backend=_inductor, fullgraph=True)
-        self._given_up = False
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        plain: Callable[..., Any] | None = None,
+        instead: Callable[..., Any] | None = None,
+    ) -> None:
+        self._plain = plain or function
+        self._function = torch.compile(_own_code(function), backend=_inductor, fullgraph=True)
+        self._instead = instead
+        self._in_use: Callable[..., Any] = self._compiled
 
     def __call__(self, *args: Any) -> Any:
-        if self._given_up:
-            return self._method(*args)
+        return self._in_use(*args)
+
+    def _compiled(self, *args: Any) -> Any:
         try:
             return self._function(*args)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             return self._give_up(*args)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            raise CompileError(
-                f"torch.compile cannot take this loss: {_reason(error)} "
-                "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
-            ) from error
+            if self._instead is None:
+                raise CompileError(
+                    f"torch.compile cannot take this loss: {_reason(error)} "
+                    "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
+                ) from error
+        answer = self._instead(*args)
+        self._in_use = self._instead
+        return answer
 
     def _give_up(self, *args: Any) -> Any:
         found = (
@@ -54,12 +78,12 @@ class Compiled:
             "of prepare, or around the loss? (Its log names it.) "
         )
         before = torch.get_rng_state()
-        answer = self._method(*args)
+        answer = self._plain(*args)
         if not torch.equal(before, torch.get_rng_state()):
             # Compiled code draws other numbers than this did, so paths that belong together would not fit.
             raise CompileError(found + "Make it a tensor, or use Argmin(..., compile=False).")
         warnings.warn(found + "It goes on without compilation; to compile, make it a tensor.", CompileWarning, 2)
-        self._given_up = True
+        self._in_use = self._plain
         return answer
 
 
@@ -77,10 +101,19 @@ def _reason(error: Exception) -> str:
     return " ".join([lines[0], *(line.strip() for line in lines[1:] if line.strip().startswith("Explanation:"))])
 
 
-def _own_code(method: Any) -> Any:
-    """The method with a code object of its own: torch.compile keeps what it compiled, and how often, by code object."""
-    function = method.__func__
-    own = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__
+_NUMBERS = itertools.count()
+
+
+def _own_code(function: Any) -> Any:
+    """The function with a code object and a name of its own.
+
+    torch.compile keeps by code object what it compiled, and how often; by file, line and name it keeps what changed
+    between calls, which it then takes for a variable, also where it was another function that was called.
+    """
+    return types.FunctionType(
+        function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}"),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
-    return types.MethodType(own, method.__self__)

@@ -6,6 +6,7 @@ Pure functions of the leaves of z and y and a batch; each can run as it is, unde
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pzobo.inner.compiled import Compiled
+from pzobo.inner.loops import Loop, Run, Scan, runs
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
@@ -34,8 +36,17 @@ def nothing() -> None:
     """Where no random numbers are drawn there is nothing to put back."""
 
 
-BLOCK = 5
-"""Steps in one compiled block: ten are no faster, and take twice as long to compile."""
+class Code:
+    """What has been compiled, by name and kind."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+        return found
 
 
 class Kernel:
@@ -48,22 +59,38 @@ class Kernel:
         z: Plan,
         y: Plan,
         compile: bool,
+        code: Code | None = None,
     ) -> None:
         self.loss: Any = loss
         self.solver = solver
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
-        self._compiled: dict[Any, Compiled] = {}
-        self._ready = False
+        self._code = Code() if code is None else code
 
-    def compiled(self, name: str, *kind: Any) -> Compiled:
+    # Compiled code: of this class, with the kernel as an argument, so that kernels of other numbers share it
+
+    def compiled(self, name: str, *kind: Any) -> Callable[..., Any]:
         """A method of this class, compiled at first use; for each kind of call on its own, since torch.compile counts
         how often it has compiled a function, and stops."""
-        key = (name, *kind)
-        if key not in self._compiled:
-            self._compiled[key] = Compiled(getattr(self, name))
-        return self._compiled[key]
+        function = self._code.get((name, *kind), lambda: Compiled(getattr(Kernel, name)))
+        return functools.partial(function, self)
+
+    def loop(self, name: Any, term: Any, run: Run, carry: Any, fixed: Any, *kind: Any, **options: Any) -> Any:
+        """What a `Loop` of this name and kind makes of a carry."""
+        loop = self._code.get(
+            (name, run.plan, run.stacked, *kind), lambda: Loop(term, run.plan, run.stacked, **options)
+        )
+        return loop(self, run, carry, fixed)
+
+    def scan(
+        self, name: str, term: Any, run: Run, rows: Any, carry: Any, fixed: Any, *kind: Any, **options: Any
+    ) -> Any:
+        """The same of a `Scan`."""
+        scan = self._code.get(
+            (name, run.plan, run.stacked, *kind), lambda: Scan(term, run.plan, run.stacked, **options)
+        )
+        return scan(self, run, rows, carry, fixed)
 
     # The loss and its first derivatives
 
@@ -102,18 +129,6 @@ class Kernel:
         updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
         return updated
 
-    def single(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None, steps: int = 1) -> Leaves:
-        """Steps of (*y, *state) on one (z, batch), or on one for each step: the function that is compiled."""
-        count = self.y_plan.spec.num_leaves
-        y, state = leaves[:count], leaves[count:]
-        for t in range(steps):
-            z, batch = pairs[t % len(pairs)]
-            y, state = self.step(z, y, state, batch, shift, functional=True)
-        return (*y, *state)
-
-    def block(self, leaves: Leaves, pairs: Sequence[tuple[Z, Tree]], shift: Leaves | None) -> Leaves:
-        return self.single(leaves, pairs, shift, steps=BLOCK)
-
     def path(
         self,
         feed: Feed,
@@ -136,14 +151,15 @@ class Kernel:
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None,
     ) -> tuple[Leaves, Leaves]:
         if self.compile and not functional and visit is None:
-            return self._compiled_path(feed, y, state, shift)
+            for run in runs(((z, batch), times) for z, batch, times in feed):
+                y, state = self.loop("path", _step, run, (y, state), shift, shift is None)
+            return y, state
         if not functional and not self.compile and visit is None:
             return self._eager_path(feed, y, state, shift)
-        step = self.compiled("step") if self.compile and not functional else self.step
         for z, batch in each(feed):
             if visit is not None:
                 visit(z, y, state, batch)
-            y, state = step(z, y, state, batch, shift, functional or self.compile)
+            y, state = self.step(z, y, state, batch, shift, functional)
         return y, state
 
     def _eager_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
@@ -162,20 +178,6 @@ class Kernel:
                     y, state = update(direction if shift is None else trees.add(direction, shift), y, state)
         return y, state
 
-    def _compiled_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
-        """The path in blocks, and the rest of it step by step."""
-        leaves, count = (*y, *state), len(y)
-        for pairs, steps, times in blocks(feed):
-            if not self._ready:
-                # Both functions are compiled at the first path, so that no later N has to.
-                self._ready = True
-                with torch.random.fork_rng():
-                    self.compiled("single", 1, shift is None)(leaves, pairs[:1], shift)
-            function = self.compiled("block" if steps == BLOCK else "single", len(pairs), shift is None)
-            for _ in range(times):
-                leaves = function(leaves, pairs, shift)
-        return leaves[:count], leaves[count:]
-
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
 
     def curvature(
@@ -186,7 +188,7 @@ class Kernel:
         q: Leaves,
         slots: Sequence[int],
         products: Products,
-        probe: Tensor | None = None,
+        probe: Leaves = (),
         functional: bool = True,
         reset: Reset = nothing,
     ) -> tuple[Leaves, Leaves]:
@@ -194,7 +196,7 @@ class Kernel:
 
         "autodiff" is the transposed derivative of dg/dy; "forward" and "difference" are the derivative of dg/dy and
         dg/dz along q, which is the same because second derivatives are symmetric. `probe` is the relative length of a
-        difference, and `reset` puts random numbers back before each evaluation.
+        difference, or two, by y and by z; `reset` puts random numbers back before each evaluation.
         """
         variables, fill = select(z, slots)
         if products == "autodiff":
@@ -214,8 +216,11 @@ class Kernel:
         if products == "forward":
             reset()
             return self._pushed(z, y, batch, q, slots)
-        assert probe is not None
-        e = probe * probe_size(y, q)
+        if len(probe) > 1 and slots:
+            by_y, _ = self.curvature(z, y, batch, q, (), products, probe[:1], functional, reset)
+            _, by_z = self.curvature(z, y, batch, q, slots, products, probe[1:], functional, reset)
+            return by_y, by_z
+        e = probe[0] * probe_size(y, q)
         reset()
         up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
         reset()
@@ -250,7 +255,7 @@ class Kernel:
         state_bar: Leaves,
         slots: Sequence[int],
         products: Products,
-        probe: Tensor | None = None,
+        probe: Leaves = (),
     ) -> tuple[Leaves, Leaves, Leaves]:
         """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z)."""
         solver: Iterative = self.solver
@@ -278,6 +283,12 @@ class Kernel:
         after = torch.func.jvp(step, (variables, y, state), (z_dot, y_dot, state_dot))
         (y, state), (y_dot, state_dot) = after[0], after[1]
         return y, state, y_dot, state_dot
+
+
+def _step(kernel: Kernel, point: Any, carry: tuple[Leaves, Leaves], shift: Leaves | None) -> tuple[Leaves, Leaves]:
+    """One turn of a compiled path."""
+    z, batch = point
+    return kernel.step(z, *carry, batch, shift, functional=True)
 
 
 def gradient(fn: Callable[..., Tensor], args: Leaves, functional: bool) -> Leaves:
@@ -327,22 +338,3 @@ def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:
     for z, batch, times in feed:
         for _ in range(times):
             yield z, batch
-
-
-def blocks(feed: Feed) -> Iterator[tuple[list[tuple[Z, Tree]], int, int]]:
-    """The path in pieces: (z, batch) for all steps of a piece or for each, its steps (BLOCK or 1), and how often."""
-    pending: list[tuple[Z, Tree]] = []
-    for z, batch, times in feed:
-        if times >= BLOCK:
-            yield [(z, batch)], BLOCK, times // BLOCK
-            if times % BLOCK:
-                yield [(z, batch)], 1, times % BLOCK
-        elif times > 1:
-            yield [(z, batch)], 1, times
-        else:
-            pending.append((z, batch))
-            if len(pending) == BLOCK:
-                yield pending, BLOCK, 1
-                pending = []
-    for pair in pending:
-        yield [pair], 1, 1

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
-from pzobo.inner.probe import Probe
+from pzobo.inner.loops import number
 from pzobo.inner.problem import Point
 from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
@@ -127,18 +127,20 @@ def linearize(
         reset()
         return Linearization(inner.kernel, point.z, y, point.batch, slots)
 
-    def exact(q: Leaves) -> tuple[Leaves, Leaves]:
-        return _curvature(inner, point, y, q, slots, products, reset)
+    def product(q: Leaves) -> tuple[Leaves, Leaves]:
+        if products == "difference":
+            adjust(inner, point, y, q, slots, reset)
+        return _curvature(inner, point, y, q, slots, products, reset, probe(inner, slots, products))
 
-    def difference(q: Leaves) -> tuple[Leaves, Leaves]:
-        probe = adjusted(inner, point, y, q, slots, reset)
-        lengths = probe.lengths(inner.eps)
-        by_y, by_z = _curvature(inner, point, y, q, () if probe.split else slots, products, reset, lengths[0])
-        if probe.split:
-            by_z = _curvature(inner, point, y, q, slots, products, reset, lengths[1])[1]
-        return by_y, by_z
+    return product
 
-    return difference if products == "difference" else exact
+
+def probe(inner: Place, slots: Sequence[int], products: Products) -> Leaves:
+    """The lengths of differences, as `Kernel.curvature` takes them."""
+    if products != "difference":
+        return ()
+    found = inner.questions.probes[bool(slots)]
+    return tuple(number(length) for length in found.lengths(inner.eps)[: 1 + found.split])
 
 
 def _curvature(
@@ -149,43 +151,34 @@ def _curvature(
     slots: tuple[int, ...],
     products: Products,
     reset: Reset,
-    length: float | None = None,
+    probe: Leaves,
 ) -> tuple[Leaves, Leaves]:
-    kernel, probe = inner.kernel, None if length is None else torch.tensor(length)
+    kernel = inner.kernel
     if kernel.compile:
-        compiled = kernel.compiled("curvature", slots, products)
+        compiled = kernel.compiled("curvature", slots, products, len(probe))
         answer: tuple[Leaves, Leaves] = compiled(point.z, y, point.batch, q, slots, products, probe)
         return answer
     with _forward_derivative():
         return kernel.curvature(point.z, y, point.batch, q, slots, products, probe, functional=False, reset=reset)
 
 
-def adjusted(inner: Place, point: Point, y: Leaves, q: Leaves, slots: tuple[int, ...], reset: Reset = nothing) -> Probe:
-    """The probe of such differences; its lengths are looked for in the backward passes that are looked at."""
-    probe = inner.questions.probes[bool(slots)]
+def adjust(inner: Place, point: Point, y: Leaves, q: Leaves, slots: tuple[int, ...], reset: Reset = nothing) -> None:
+    """Look for the lengths of such differences, in the backward passes that are looked at."""
     if inner.questions.closely and trees.is_finite(q) and float(trees.largest(q)) > 0:
 
         def difference(length: float) -> tuple[Leaves, Leaves]:
-            by_y, by_z = _curvature(inner, point, y, q, slots, "difference", reset, length)
+            by_y, by_z = _curvature(inner, point, y, q, slots, "difference", reset, (number(length),))
             # A cotangent counts by what it says of a change in proportion to y: variables may differ much in size.
             return tuple(s * t for s, t in zip(by_y, y, strict=True)), by_z
 
-        probe.adjust(inner.questions.asked, inner.eps, difference)
-    return probe
+        inner.questions.probes[bool(slots)].adjust(inner.questions.asked, inner.eps, difference)
 
 
 def transpose(
     inner: Place, point: Point, y: Leaves, state: Leaves, slots: Sequence[int], products: Products, reset: Reset
 ) -> Transpose:
     """The transposed derivative of the solver's step at a point."""
-    kernel, solver, slots = inner.kernel, inner.kernel.solver, tuple(slots)
-    probe = inner.questions.probes[bool(slots)]
-    if kernel.compile and not (products == "difference" and (inner.questions.closely or probe.split)):
-        adjoint = kernel.compiled("adjoint", slots, products)
-        length = torch.tensor(probe.lengths(inner.eps)[0]) if products == "difference" else None
-        return lambda y_bar, state_bar: adjoint(
-            point.z, y, state, point.batch, y_bar, state_bar, slots, products, length
-        )
+    kernel, solver = inner.kernel, inner.kernel.solver
     linear = linearize(inner, point, y, slots, products, reset)
     if isinstance(linear, Linearization):
         return through(solver, linear, linear.gradient, y, state)

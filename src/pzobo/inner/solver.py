@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import torch
 
 from pzobo.errors import OptionError
+from pzobo.inner.loops import number
 from pzobo.options import positive, whole
 from pzobo.tensors.trees import Leaves
 
@@ -42,11 +43,28 @@ class Iterative(Solver):
 
     steps: int
     gives = frozenset({"gradient", "path", "map"})
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Which of its fields may be tensors in `update` and `pull`; compiled code has the others as constants."""
     linear: ClassVar[bool] = True
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
 
     def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
         return problem.kernel.path(problem.feed(values), problem.y0, functional=functional)[0]
+
+    def with_tensors(self) -> Self:
+        """The same solver with tensors for its `numbers`: a view for compiled code, which takes them as inputs.
+
+        A class that inherits an update but not what it does with the numbers says so by `numbers` of its own.
+        """
+        if "numbers" not in vars(type(self)):
+            return self
+        alike: Any = object.__new__(type(self))
+        alike.__dict__.update(self.__dict__)
+        for name in self.numbers:
+            value = getattr(self, name)
+            made = tuple(number(float(v)) for v in value) if isinstance(value, tuple) else number(float(value))
+            object.__setattr__(alike, name, made)
+        return cast(Self, alike)
 
     def with_steps(self, steps: int) -> Self:
         """The same solver with another number of steps."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from pzobo.inner.kernel import Kernel
+from pzobo.inner.loops import runs
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import slope_finding
@@ -74,12 +78,23 @@ def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:
 def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
     """The tangent of y^N, carried along beside the path."""
     kernel = inner.kernel
-    step = kernel.compiled("tangent") if compiled else kernel.tangent
     y, state = inner.y0, kernel.solver.init(inner.y0)
-    y_dot, state_dot = trees.zeros(y), trees.zeros(state)
+    carry = y, state, trees.zeros(y), trees.zeros(state)
+    if compiled:
+        # Parts of one long vector: torch.compile cannot take their places in it where batches differ in length.
+        u = tuple(d.clone() for d in u)
+        for slots, piece in itertools.groupby(inner.tangents(u), lambda tangent: tangent[2]):
+            for run in runs(((z, batch, z_dot), 1) for z, batch, _, z_dot in piece):
+                carry = kernel.loop("tangents", _turn(slots), run, carry, None, slots)
+        return carry[2]
     for z, batch, slots, z_dot in inner.tangents(u):
-        if compiled:
-            # Parts of one long vector: torch.compile cannot take their places in it where batches differ in length.
-            z_dot = tuple(d.clone() for d in z_dot)
-        y, state, y_dot, state_dot = step((z, batch), z_dot, slots, y, state, y_dot, state_dot)
-    return y_dot
+        carry = kernel.tangent((z, batch), z_dot, slots, *carry)
+    return carry[2]
+
+
+def _turn(slots: tuple[int, ...]) -> Any:
+    def turn(kernel: Kernel, point: Any, carry: Any, fixed: None) -> Any:
+        z, batch, z_dot = point
+        return kernel.tangent((z, batch), z_dot, slots, *carry)
+
+    return turn

@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pzobo.errors import CurvatureError, OptionError
 from pzobo.inner.kernel import Products
-from pzobo.inner.problem import InnerProblem, Point
-from pzobo.inner.products import Product, Transpose, check_products, linearize, transpose
+from pzobo.inner.problem import InnerProblem
+from pzobo.inner.products import check_products
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
 from pzobo.jacobians.base import Jacobian, refuse_random
+from pzobo.jacobians.system import Place, System
 from pzobo.options import in_range, positive, whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
-
-
-class System:
-    """The linear system (d2g/dy2) q = v at y^N, and where its products are taken.
-
-    The points (z, batch) come in turn: another for each product in the stochastic case, else always the same. The last
-    product, which makes the answer, may have data of its own.
-    """
-
-    def __init__(self, inner: InnerProblem, y: Leaves, products: Products) -> None:
-        self.inner = inner
-        self.y = y
-        self.products = products
-        self.left: Leaves = ()
-        """What the way to apply the inverse leaves of v: v - H q, or of about its size."""
-        self._turn = itertools.cycle(inner.turn)
-        self._linear: tuple[int, Product] | None = None
-
-    def draw(self) -> int:
-        return next(self._turn)
-
-    def hessian(self, index: int) -> Product:
-        """Products with d2g/dy2 on one batch; the last one is kept."""
-        if self._linear is None or self._linear[0] != index:
-            point = self.inner.points[index]
-            self._linear = (index, linearize(self.inner, point, self.y, (), self.products, self.inner.replay.rewind))
-        return self._linear[1]
-
-    def mixed(self, q: Leaves) -> Leaves:
-        """-(d2g/dz dy) q."""
-
-        def by_z(point: Point) -> Leaves:
-            product = linearize(self.inner, point, self.y, point.slots, self.products, self.inner.replay.rewind)
-            return trees.mul(product(q)[1], -1.0)
-
-        return self.last(by_z)
-
-    def last(self, by_z: Callable[[Point], Leaves]) -> Leaves:
-        """The last product: on the data that it has of its own, else on the next batch in turn."""
-        return self.inner.mean(self.inner.mixed or [self.draw()], by_z)
 
 
 class Inverse(ABC):
@@ -98,31 +58,45 @@ class CG(Inverse):
         in_range("CG: damping", self.damping, 0, math.inf)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        hessian = system.hessian(system.draw())
-        q, r, p = trees.zeros(v), v, v
-        square = trees.dot(r, r)
-        if not math.isfinite(float(square)):
-            return system.mixed(v)  # not finite either, as a gradient scaler expects
-        enough = self.tol**2 * float(square)
-        for _ in range(self.steps):
-            if float(square) <= enough:
-                break
-            hp = hessian(p)[0]
-            if self.damping:
-                hp = trees.add(hp, p, self.damping)
-            bend = trees.dot(p, hp)
-            if not float(bend) > 0:
-                raise CurvatureError(
-                    f"Conjugate gradients met a direction of curvature {float(bend / trees.dot(p, p)):.2e}: the inner "
-                    "Hessian is not positive definite at y^N. Run more inner steps, regularise the inner loss, use "
-                    "CG(damping=...), or a Jacobian that needs no solution: Unrolled or PZOBO."
-                )
-            length = square / bend
-            q, r = trees.add(q, p, length), trees.add(r, hp, -length)
-            square, before = trees.dot(r, r), square
-            p = trees.add(r, p, square / before)
-        system.left = r
-        return system.mixed(q)
+        square = trees.dot(v, v)
+        finite = square.isfinite()
+        start = trees.zeros(v), v, v, square, torch.where(finite, 1.0, 0.0).to(square.dtype)
+        given = v, self.tol**2 * square, finite, self.damping or None
+        answer, (failed, curvature, system.left) = system.series(
+            self._turn, self._finish, self.steps, start, given, draws=1, going=self._going
+        )
+        if failed:
+            raise CurvatureError(
+                f"Conjugate gradients met a direction of curvature {float(curvature):.2e}: the inner "
+                "Hessian is not positive definite at y^N. Run more inner steps, regularise the inner loss, use "
+                "CG(damping=...), or a Jacobian that needs no solution: Unrolled or PZOBO."
+            )
+        return answer
+
+    @staticmethod
+    def _going(carry: Any, given: Any) -> Tensor:
+        *_, square, curvature = carry
+        going: Tensor = ~(square <= given[1]) & (curvature > 0)
+        return going
+
+    @staticmethod
+    def _turn(at: Place, carry: Any, given: Any) -> Any:
+        q, r, p, square, _ = carry
+        hp = at.product(p)[0]
+        if given[3] is not None:
+            hp = trees.add(hp, p, given[3])
+        bend = trees.dot(p, hp)
+        length = square / bend
+        q, r = trees.add(q, p, length), trees.add(r, hp, -length)
+        after = trees.dot(r, r)
+        return q, r, trees.add(r, p, after / square), after, bend / trees.dot(p, p)
+
+    @staticmethod
+    def _finish(at: Place, carry: Any, given: Any) -> Any:
+        (q, r, *_, curvature), (v, _, finite, _) = carry, given
+        # From a v that is not finite the answer is not finite either, as a gradient scaler expects.
+        q = tuple(torch.where(finite, a, b) for a, b in zip(q, v, strict=True))
+        return trees.mul(at.product(q)[1], -1.0), (finite & ~(curvature > 0), curvature, r)
 
 
 @dataclass(frozen=True)
@@ -149,30 +123,32 @@ class FixedPoint(Inverse):
         return (frozenset({"map"}),) if self.lr is None else ()
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        state = system.inner.solver.init(system.y) if self.lr is None else ()
-        w, w_state = v, trees.zeros(state)
-        last: tuple[int, Transpose] | None = None
-        for _ in range(self.steps - 1):
-            index = system.draw()
-            if last is None or last[0] != index:
-                last = index, self._map(system, state, system.inner.points[index], ())
-            y_bar, w_state, _ = last[1](w, w_state)
-            w, before = trees.add(v, y_bar), w
-            system.left = trees.add(w, before, -1.0)
-        return system.last(lambda point: self._map(system, state, point, point.slots)(w, w_state)[2])
+        state = system.inner.kernel.solver.init(system.y) if self.lr is None else ()
+        start = v, trees.zeros(state), v
+        answer, left = system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))
+        system.left = left if self.steps > 1 else ()
+        return answer
 
-    def _map(self, system: System, state: Leaves, point: Point, slots: tuple[int, ...]) -> Transpose:
-        """The transposed derivative of the solver's step, or of a gradient step with the rate `lr`."""
-        inner, reset = system.inner, system.inner.replay.rewind
-        if self.lr is None:
-            return transpose(inner, point, system.y, state, slots, system.products, reset)
-        rate, product = self.lr, linearize(inner, point, system.y, slots, system.products, reset)
+    @staticmethod
+    def _turn(at: Place, carry: Any, given: Any) -> Any:
+        w, w_state, _ = carry
+        y_bar, w_state, _ = _transposed_map(at, w, w_state, given)
+        after = trees.add(given[0], y_bar)
+        return after, w_state, trees.add(after, w, -1.0)
 
-        def descent(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-            by_y, by_z = product(trees.mul(y_bar, -rate))
-            return trees.add(y_bar, by_y), state_bar, by_z
+    @staticmethod
+    def _finish(at: Place, carry: Any, given: Any) -> Any:
+        w, w_state, left = carry
+        return _transposed_map(at, w, w_state, given)[2], left
 
-        return descent
+
+def _transposed_map(at: Place, y_bar: Leaves, state_bar: Leaves, given: Any) -> tuple[Leaves, Leaves, Leaves]:
+    """The transposed derivative of the solver's step, or of a gradient step with a rate of its own."""
+    _, state, rate = given
+    if rate is None:
+        return at.pull(state, y_bar, state_bar)
+    by_y, by_z = at.product(trees.mul(y_bar, -rate))
+    return trees.add(y_bar, by_y), state_bar, by_z
 
 
 @dataclass(frozen=True)
@@ -194,12 +170,18 @@ class Neumann(Inverse):
         positive("Neumann: step", self.step, least="a positive number, below 2 / L for convergence")
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        q = r = v
-        for _ in range(self.terms):
-            r = trees.add(r, system.hessian(system.draw())(r)[0], -self.step)
-            q = trees.add(q, r)
-        system.left = r
-        return system.mixed(trees.mul(q, self.step))
+        answer, system.left = system.series(self._turn, self._finish, self.terms, (v, v), (self.step,))
+        return answer
+
+    @staticmethod
+    def _turn(at: Place, carry: Any, given: Any) -> Any:
+        q, r = carry
+        r = trees.add(r, at.product(r)[0], -given[0])
+        return trees.add(q, r), r
+
+    @staticmethod
+    def _finish(at: Place, carry: Any, given: Any) -> Any:
+        return at.product(trees.mul(carry[0], -given[0]))[1], carry[1]
 
 
 @dataclass(frozen=True)
@@ -208,7 +190,7 @@ class Exact(Inverse):
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         sizes = [t.numel() for t in v]
-        hessian = system.hessian(system.draw())
+        hessian = system.at(system.draw()).product
 
         def split(flat: Tensor) -> Leaves:
             return tuple(part.reshape(t.shape).to(t.dtype) for part, t in zip(flat.split(sizes), v, strict=True))

@@ -12,6 +12,7 @@ from pzobo.inner.kernel import Products, each
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
 from pzobo.inner.questions import Finding
+from pzobo.inner.tape import Tape
 from pzobo.jacobians.audit import difference_finding, exact_slope, product_findings
 from pzobo.jacobians.base import Jacobian, refuse_random
 from pzobo.options import whole
@@ -19,7 +20,7 @@ from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 
-Tape = deque[tuple[int, Callable[[], Transpose]]]
+Kept = tuple[int, Callable[[], Transpose]]
 """For each differentiated step: the point it is taken at, and how to get its transposed derivative."""
 
 
@@ -53,12 +54,12 @@ class Unrolled(Jacobian):
             return _through_formula(inner)
         steps = inner.solver.steps
         first = 0 if self.last is None else max(0, steps - self.last)
-        tape: Tape = deque()
-        keep_graph = not (self.checkpoint or self.products != "autodiff" or inner.kernel.compile)
+        if inner.kernel.compile:
+            return self._compiled(inner, first)
+        tape: deque[Kept] = deque()
+        keep_graph = not (self.checkpoint or self.products != "autodiff")
         with inner.replay.first():
             y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
-        if inner.kernel.compile:
-            refuse_random(inner, "Unrolled with compile")
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -67,11 +68,27 @@ class Unrolled(Jacobian):
                 for index, step in reversed(tape):
                     y_bar, state_bar, by_z = step()(y_bar, state_bar)
                     parts[index] = trees.add(parts[index], by_z) if index in parts else by_z
-            if inner.questions.closely and self.products == "difference":
-                inner.questions.findings += difference_finding(inner.questions.probes[True].error)
+            self._find(inner)
             return inner.cotangents(parts)
 
         return y, pullback
+
+    def _compiled(self, inner: InnerProblem, first: int) -> tuple[Leaves, Pullback]:
+        with inner.replay.first():
+            tape = Tape(inner, first, self.products)
+        refuse_random(inner, "Unrolled with compile")
+
+        def pullback(v: Leaves) -> Leaves:
+            with inner.replay.again():
+                answer = tape.pull(v)
+            self._find(inner)
+            return answer
+
+        return tape.y, pullback
+
+    def _find(self, inner: InnerProblem) -> None:
+        if inner.questions.closely and self.products == "difference":
+            inner.questions.findings += difference_finding(inner.questions.probes[True].error)
 
     def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
         found = exact_slope(inner, y, v, answer, "The hypergradient of Unrolled")
@@ -79,7 +96,7 @@ class Unrolled(Jacobian):
             found += product_findings(inner, y, v, self.products)
         return found
 
-    def _keep_points(self, inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
+    def _keep_points(self, inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
         points, replay = inner.points, inner.replay
         count = 0
 
@@ -87,7 +104,7 @@ class Unrolled(Jacobian):
             nonlocal count
             index, point = count % len(points), points[count % len(points)]
             if count >= first:
-                drawn = () if inner.kernel.compile else replay.now()
+                drawn = replay.now()
                 tape.append(
                     (
                         index,
@@ -101,7 +118,7 @@ class Unrolled(Jacobian):
         return inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
 
 
-def _keep_graph(inner: InnerProblem, first: int, tape: Tape) -> tuple[Leaves, Leaves]:
+def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
     """The path, with the graph of each step's gradient kept for the backward pass."""
     kernel, solver = inner.kernel, inner.solver
     y, state = inner.y0, solver.init(inner.y0)
