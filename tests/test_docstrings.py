@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("data", "networks", "problems", "meta", "theory"))]
+PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("algorithms", "data", "networks", "problems", "meta", "theory"))]
 
 ENTRY = re.compile(r" {4}(?:\*{1,2})?(\w+): +\S")
 """A line `name: what it is` of a section. Where it goes on in the next line, that one is indented further."""

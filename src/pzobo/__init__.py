@@ -76,7 +76,7 @@ __all__ = [
     "theory",
 ]
 
-_ROOMS = ("bench", "data", "diagnosis", "meta", "networks", "problems", "theory")
+_ROOMS = ("algorithms", "bench", "data", "diagnosis", "meta", "networks", "problems", "theory")
 """What `import pzobo` leaves alone until it is named."""
 
 deprecated.keep_old_modules()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -38,7 +38,8 @@ from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
 from pzobo.tensors.checks import check_x, scalar
-from pzobo.tensors.replay import Replay, watched, writers
+from pzobo.tensors.modules import Calls, calls, conditions
+from pzobo.tensors.replay import Replay, watched
 from pzobo.tensors.saved import no_saved_tensor_hooks
 from pzobo.tensors.transforms import refuse_transforms
 from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
@@ -46,7 +47,19 @@ from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
 
-_KERNELS: WeakValueDictionary[Hashable, Kernel] = WeakValueDictionary()
+
+class _Key(NamedTuple):
+    """What a kernel was made for."""
+
+    loss: Hashable
+    solver: Hashable
+    z: Plan
+    y: Plan
+    compile: bool
+    conditions: Hashable
+
+
+_KERNELS: WeakValueDictionary[_Key, Kernel] = WeakValueDictionary()
 """The functions of inner problems, for as long as an `Argmin` uses them: another one with the same loss, for another N
 or Jacobian, compiles nothing again."""
 
@@ -56,9 +69,11 @@ class Look:
     """What one look at an inner problem tells: its functions, and the size of z."""
 
     kernel: Kernel
-    modules: Sequence[nn.Module]
-    """The modules with buffers that it called."""
     z_size: int
+    modules: Sequence[nn.Module]
+    """Those that a loss called which is to be compiled."""
+    conditions: Hashable
+    """How they were then: torch.compile does not look at all of it again."""
 
 
 class Argmin:
@@ -99,7 +114,7 @@ class Argmin:
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check, self.audit = check, audit
         self._set(solver, jacobian)
-        self._kernels: dict[Hashable, Kernel] = {}
+        self._kernels: dict[_Key, Kernel] = {}
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -256,18 +271,22 @@ class Argmin:
         self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken], mixed: list[Taken]
     ) -> Tree:
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
-        tensors = [t for batch in (*data, *own, *mixed) for t in batch.tensors]
-        refuse_transforms([t for t in (*x_leaves, *y_leaves, *tensors) if isinstance(t, Tensor)])
+        leaves = [leaf for batch in (*data, *own, *mixed) for leaf in batch.leaves]
+        refuse_transforms([t for t in (*x_leaves, *y_leaves, *leaves) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
-        y = tuple(_inner_variable(leaf) for leaf in y_leaves)
+        y = tuple(inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
         with no_saved_tensor_hooks():
             look = self._look(x_leaves, x_plan, y, y_plan, data[0], given)
             batches = [batch.tree for batch in data]
+            replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
+            solver = self.solver
+            if isinstance(solver, ClosedForm):
+                solver = replace(solver, fn=replay.eager(solver.fn))
             call = Call(
                 kernel=look.kernel,
-                solver=self.solver,
+                solver=solver,
                 x_leaves=x_leaves,
                 x_plan=x_plan,
                 variables=variables,
@@ -275,8 +294,8 @@ class Argmin:
                 batches=batches,
                 own=[batch.tree for batch in own],
                 data=batches if many else batches[0],
-                prepare=self.prepare,
-                replay=Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque),
+                prepare=None if self.prepare is None else replay.eager(self.prepare),
+                replay=replay,
                 check=self.check,
                 questions=self._questions,
                 mixed=[batch.tree for batch in mixed],
@@ -294,7 +313,7 @@ class Argmin:
                 self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
         others = [t for t in variables if id(t) not in asked]
-        constants = [t for t in x_leaves if isinstance(t, Tensor) and not t.requires_grad]
+        constants = [t for t in x_leaves if not (isinstance(t, Tensor) and t.requires_grad)]
 
         questions = self._questions
 
@@ -305,14 +324,14 @@ class Argmin:
                 self._look_at(inner, answer, v, found)
             return found
 
-        return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *tensors]))
+        return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *leaves]))
 
-    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool) -> Kernel:
+    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
         update = self._update
         options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
         solver = (type(update), *((name, _identity(value)) for name, value in options.items()))
-        key = (_identity(self.inner_loss), solver, z_plan, y_plan, compile)
+        key = _Key(_identity(self.inner_loss), solver, z_plan, y_plan, compile, conditions)
         kernel = _KERNELS.get(key)
         if kernel is None:
             kernel = _KERNELS[key] = Kernel(self.inner_loss, update, z_plan, y_plan, compile)
@@ -338,23 +357,23 @@ class Argmin:
             trees.signature(batch.leaves),
         )
         look = self._looks.get(signature)
-        if look is not None:
+        if look is not None and (not look.modules or conditions(look.modules) == look.conditions):
             return look
         loss, z_plan, z_size = self.inner_loss, x_plan, 0
-        written: list[nn.Module] = []
-        with watched() as modules, torch.enable_grad():
+        called = Calls()
+        with watched(), torch.enable_grad():
             try:
                 if loss is not None and not self.solver.opaque:
                     z = x_plan.build(x_leaves)
                     if self.prepare is not None:
                         z = self.prepare(z, batch.tree)
-                    with writers() as written:
+                    with calls() as called:
                         value = loss(z, y_plan.build(y), batch.tree)
                     if isinstance(self.solver, ClosedForm):
                         self.solver.fn(z, batch.tree)
                     scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
-                    z_size = sum(t.numel() for t in z_leaves if trees.is_variable(t))
+                    z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
             except PzoboError:
                 raise
             except Exception as error:
@@ -364,16 +383,30 @@ class Argmin:
                     f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
                     "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
                 ) from error
-        if self.compile and written:
-            warnings.warn(
-                f"The inner loss writes into buffers of {type(written[0]).__name__}, which compiled derivatives "
-                "cannot. It goes on without compilation; to compile, call the module's eval(), or move it to prepare.",
-                CompileWarning,
-                stacklevel=4,
-            )
-        look = Look(self._kernel(z_plan, y_plan, self.compile and not written), modules, z_size)
+        modules = called.modules if self.compile else ()
+        now = conditions(modules) if modules else ()
+        hindrance = self._hindrance(called, now) if self.compile else ""
+        if hindrance:
+            warnings.warn(f"The inner loss goes on without compilation: {hindrance}", CompileWarning, stacklevel=4)
+        kernel = self._kernel(z_plan, y_plan, self.compile and not hindrance, now)
+        look = Look(kernel, z_size, modules, now)
         self._looks[signature] = look
         return look
+
+    def _hindrance(self, called: Calls, now: Hashable) -> str:
+        """Why the modules of the loss do not let it be compiled, if so."""
+        if called.writers:
+            return (
+                f"it writes into buffers of {type(called.writers[0]).__name__}, which compiled derivatives cannot. "
+                "To compile, call the module's eval(), or move it to prepare."
+            )
+        known = {key.conditions for key in self._kernels if key.compile}
+        if now in known or len(known) < (limit := torch._dynamo.config.recompile_limit):
+            return ""
+        return (
+            f"hooks or modes of its modules have changed {limit} times, and each time it was compiled anew. "
+            "To compile, register hooks once, and leave the modules in one mode."
+        )
 
     def _look_at(self, inner: InnerProblem, y: Leaves, v: Leaves, found: Leaves) -> None:
         """Is an answer finite, and right? Faults are said once of each kind, or are errors."""
@@ -403,7 +436,7 @@ class Argmin:
         return y
 
 
-def _inner_variable(leaf: Any) -> Tensor:
+def inner_variable(leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
         raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")

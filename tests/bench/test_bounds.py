@@ -74,6 +74,15 @@ def test_numbers_are_found():
         (["ho-logistic", "--N"], "N is empty"),
         (["ho-logistic", "--momentum", "1"], "momentum=1.0: must be a number in [0, 1)"),
         (["partial-vs-full", "--model", "cubic"], "cubic"),
+        (["hr-linear", "--directions", "1000000000"], "one outer step would make 4.0e+10 inner steps"),
+        (["hr-linear", "--N", "1000000000"], "directions=1 and N=1000000000: one outer step would make"),
+        (["hr-linear", "--also-N", "20", "1000000000"], "N=1000000000: one outer step would make"),
+        (["ho-logistic", "--directions", "20000000"], "Choose fewer"),
+        (["few-shot", "--directions", "1000000000"], "one outer step would make 3.0e+10 inner steps"),
+        (["few-shot", "--meta-batch", "1000000000"], "meta_batch=1000000000: there are train_tasks=20000 different"),
+        (["few-shot", "--eval-tasks", "1000000000"], "eval_tasks=1000000000: must be a whole number from 1 to 1000000"),
+        (["few-shot", "--test-tasks", "1000000000"], "test_tasks=1000000000: must be a whole number from 1 to 1000000"),
+        (["few-shot", "--meta-batch", "9", "--train-tasks", "8"], "Choose a smaller meta_batch"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -87,6 +96,12 @@ def test_refused_on_the_command_line(arguments, sentence, tmp_path, capsys):
     assert sentence in said
     assert "Traceback" not in said
     assert not (tmp_path / "runs").exists()
+
+
+def test_work_that_is_only_much_is_let_through():
+    Linear(directions=10**6)
+    Linear(N=10**6, also_N=())
+    EXPERIMENTS["few-shot"](meta_batch=8, train_tasks=8)
 
 
 def test_the_demo_and_the_reproduction_have_the_same_bounds(tmp_path, capsys, monkeypatch):

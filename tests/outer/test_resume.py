@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import random
-import re
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,142 +16,23 @@ import torch
 from torch import Tensor, nn
 
 import pzobo
-from pzobo.outer.objective import Objective
-from pzobo.runs.randomness import scalar_types
-from tests.helpers import normal
-
-STEPS = 23
-ROOT = Path(__file__).parent.parent.parent
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pzobo", "pytest", "torch._dynamo"])
-OURS = tuple(
-    os.path.join("pzobo", *path.split("/"))
-    for path in (
-        "outer/fitting.py",
-        "outer/loop.py",
-        "outer/state.py",
-        "runs/folder.py",
-        "runs/metrics.py",
-        "runs/rows.py",
-        "files.py",
-    )
+from tests.outer.resumed import (
+    CONTEXT,
+    OURS,
+    RUNS,
+    STEPS,
+    assert_same,
+    assert_same_run,
+    inner,
+    outer,
+    problem,
+    run,
+    slowly,
+    whole,
 )
 
-
-@pytest.fixture(autouse=True)
-def _signals_as_in_a_terminal():
-    """A job that a script starts in the background has Ctrl-C ignored; these tests send it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-# The runs
-
-
-def inner(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-    rows, labels = batch
-    return (rows @ y - labels).square().mean() + (x.exp() * y.square()).mean()
-
-
-def noisy(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-    """The same under dropout."""
-    return inner(x, nn.functional.dropout(y, 0.3), batch)
-
-
-def outer(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-    rows, labels = batch
-    return (rows @ y - labels).square().mean() + 0.01 * x.square().sum()
-
-
-def guess(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
-    """A black box that draws from all three generators."""
-    noise = torch.rand(5, dtype=x.dtype) * random.random() + torch.from_numpy(np.random.normal(size=5))
-    return x.detach().sigmoid() + 0.1 * noise
-
-
-def problem(loss: Any = inner) -> pzobo.Problem:
-    rows = normal(40, 5)
-    labels = rows @ torch.ones(5, dtype=torch.float64) + normal(40, seed=1)
-    x0 = torch.zeros(5, dtype=torch.float64)
-    return pzobo.Problem(loss, outer, x0, x0, (rows[:20], labels[:20]), (rows[20:], labels[20:]))
-
-
-def draws(objective: Objective) -> dict[str, Any]:
-    """An evaluation that draws random numbers, moves the streams, and leaves gradients behind."""
-    with torch.enable_grad():
-        objective.outer_loss().backward()
-    return {"noise": torch.rand(()) + np.random.rand() + random.random()}
-
-
-def run(name: str, out: Path | None, steps: int = STEPS, **options: Any) -> pzobo.Fit:
-    torch.set_num_threads(1)
-    options = {"lr": 0.05, "evaluate": draws, "evaluate_every": 4, "checkpoint_every": 3, **options}
-    sampled = pzobo.PZOBO(1e-3, 2, pzobo.Gaussian(seed=5))
-    gd = pzobo.GD(0.05, 4)
-    if name == "pzobo-s":
-        method = pzobo.Method(gd, sampled, warm_start=True, batch_size=6, outer_batch_size=7)
-        options["scheduler"] = lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: np.cos(k / 20))
-        return pzobo.fit(problem(noisy), method, steps, out=out, **options)
-    if name == "black box":
-        method = pzobo.Method(pzobo.BlackBox(guess), pzobo.PZOBO(0.1))
-        return pzobo.fit(problem(), method, steps, out=out, optimizer=momentum, **options)
-    assert name == "hozog"
-    method = pzobo.HOZOG(gd, 1e-3, 2, pzobo.Gaussian(seed=5), batch_size=6)
-    return pzobo.fit(problem(noisy), method, steps, out=out, **options)
-
-
-def momentum(tensors: list[Tensor], lr: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD(tensors, lr, momentum=0.9)
-
-
-RUNS = ["pzobo-s", "black box", "hozog"]
-
-
-# What must be the same
-
-
-def assert_same(a: Any, b: Any, where: str = "") -> None:
-    assert type(a) is type(b), where
-    if isinstance(a, Tensor):
-        assert a.dtype == b.dtype, where
-        assert torch.equal(a, b), where
-    elif isinstance(a, Mapping):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            if key not in ("seconds", "taken", "memory", "metrics"):
-                assert_same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (s, t) in enumerate(zip(a, b, strict=True)):
-            assert_same(s, t, f"{where}[{i}]")
-    else:
-        assert a == b, where
-
-
-def assert_same_run(a: Path, b: Path) -> None:
-    """Everything on the disk but times and memory: x, optimizer, schedule, streams, random numbers, rows."""
-    assert_same(rows(a), rows(b), "metrics")
-    with torch.serialization.safe_globals(scalar_types()):
-        assert_same(*(torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (a, b)), "checkpoint")
-    ended = [json.loads((folder / "result.json").read_text()) for folder in (a, b)]
-    assert [e["stopped"] for e in ended] == ["steps"] * 2
-    assert sorted(p.name for p in a.iterdir()) == sorted(p.name for p in b.iterdir())
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in found] == list(range(STEPS + 1))
-    return found
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Runs that nobody stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    for name in RUNS:
-        run(name, folder / name)
-    return {name: folder / name for name in RUNS}
+__all__ = ["whole"]
+"""A fixture."""
 
 
 # kill -9
@@ -215,10 +90,6 @@ def test_killed_at_the_start_and_at_the_end(whole: dict[str, Path], tmp_path: Pa
         assert_same_run(out, whole["black box"])
 
 
-def slowly(out: Path) -> None:
-    run("pzobo-s", out, steps=10**6, checkpoint_every=1)
-
-
 def test_killed_from_outside_at_any_time(whole: dict[str, Path], tmp_path: Path) -> None:
     """By the clock, so that it happens inside of torch and of the system too; then the run goes its way alone."""
     choose = random.Random(0)
@@ -247,163 +118,6 @@ def test_half_written_files(whole: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "environment.json").unlink()
     run("hozog", tmp_path, resume=True)
     assert_same_run(tmp_path, whole["hozog"])
-
-
-# Signals
-
-
-def signalled(number: int, at: int, seen: list[int]) -> Any:
-    """A black box that sends its own process a signal."""
-
-    def box(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
-        seen.append(1)
-        if len(seen) == at:
-            os.kill(os.getpid(), number)
-        return guess(x, y0, batch)
-
-    return box
-
-
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-@pytest.mark.parametrize("at", [1, 14, 10**9], ids=["first step", "later", "never"])
-def test_a_signal_ends_the_step_and_saves(number: int, error: Any, at: int, tmp_path: Path) -> None:
-    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-
-    def go(out: Path, at: int, **options: Any) -> pzobo.Fit:
-        method = pzobo.Method(pzobo.BlackBox(signalled(number, at, [])), pzobo.PZOBO(0.1))
-        return pzobo.fit(problem(), method, 10, lr=0.05, out=out, checkpoint_every=0, **options)
-
-    expected = go(tmp_path / "whole", 0)
-    if at == 10**9:
-        go(tmp_path / "run", at)
-    else:
-        with pytest.raises(error) as caught:
-            go(tmp_path / "run", at)
-        if error is SystemExit:
-            assert caught.value.code == 128 + signal.SIGTERM
-        assert torch.load(tmp_path / "run" / "checkpoint.pt")["step"] == (at + 1) // 2  # two calls make a step
-        assert not (tmp_path / "run" / "result.json").exists()
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
-    found = go(tmp_path / "run", 0, resume=True)
-    assert torch.equal(found.x, expected.x)
-    assert_same(found.history, expected.history)
-
-
-def test_a_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path) -> None:
-    def evaluate(objective: Objective) -> dict[str, float]:
-        os.kill(os.getpid(), signal.SIGINT)
-        return {}
-
-    with pytest.raises(KeyboardInterrupt):
-        run("hozog", tmp_path, evaluate=evaluate, evaluate_every=0)
-    assert len(rows(tmp_path)) == STEPS + 1
-    assert json.loads((tmp_path / "result.json").read_text())["stopped"] == "steps"
-
-
-def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
-    def box(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("still here")
-
-    with pytest.raises(KeyboardInterrupt):
-        pzobo.fit(problem(), pzobo.Method(pzobo.BlackBox(box), pzobo.PZOBO()), 10, lr=0.1, out=tmp_path)
-    assert not (tmp_path / "checkpoint.pt").exists()
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.outer.test_resume import run
-
-def evaluate(objective):
-    print("at work", flush=True)
-    return {}
-
-folder = Path(sys.argv[1]) if sys.argv[1] else None
-run("pzobo-s", folder, steps=10**6, checkpoint_every=5, evaluate=evaluate, evaluate_every=50)
-print("still here")
-"""
-
-
-@pytest.mark.parametrize("folder", ["run", ""], ids=["with a folder", "without"])
-def test_ctrl_c_in_a_script_says_where_the_run_is(folder: str, whole: dict[str, Path], tmp_path: Path) -> None:
-    """What a user sees in a terminal: the last line is the sentence, and the script does not go on."""
-    out = tmp_path / folder if folder else ""
-    command = [sys.executable, "-c", SCRIPT, str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        for _ in range(2):
-            assert process.stdout.readline() == "at work\n"
-        process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT
-    assert "still here" not in printed
-    last = said.splitlines()[-1]
-    if not folder:
-        assert re.fullmatch(r"KeyboardInterrupt: Stopped after \d+ outer steps\. .*no folder: give out=.*", last)
-        return
-    step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=False)["step"]
-    assert last == (
-        f"KeyboardInterrupt: Stopped after {step} outer steps. Saved in {out} after {step}: "
-        "the same call with resume=True goes on from there."
-    )
-
-
-def test_what_ctrl_c_raises(tmp_path: Path) -> None:
-    """A KeyboardInterrupt, which no `except Exception` takes, without another traceback in front of it."""
-
-    def box(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("still here")
-
-    method = pzobo.Method(pzobo.BlackBox(box), pzobo.PZOBO())
-    for out, words in ((tmp_path, "no checkpoint yet"), (None, "Nothing is saved")):
-        with pytest.raises(KeyboardInterrupt, match=f"Stopped after 0 outer steps.*{words}") as caught:
-            pzobo.fit(problem(), method, 10, lr=0.1, out=out)
-        assert not isinstance(caught.value, Exception)
-        assert caught.value.__suppress_context__
-
-    class Never:
-        def start(self, problem: Any, seed: int = 0) -> Objective:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt, match="before the first outer step"):
-        pzobo.fit(problem(), Never(), 10, lr=0.1, out=tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As in a background job of a shell, which a Ctrl-C must not reach."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        method = pzobo.Method(pzobo.BlackBox(signalled(signal.SIGINT, 3, [])), pzobo.PZOBO(0.1))
-        assert pzobo.fit(problem(), method, 5, lr=0.05).steps == 5
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_terminated_from_outside(whole: dict[str, Path], tmp_path: Path) -> None:
-    process = CONTEXT.Process(target=slowly, args=(tmp_path,))
-    process.start()
-    while not (tmp_path / "checkpoint.pt").exists():
-        assert process.is_alive()
-        time.sleep(0.005)
-    with pytest.raises(pzobo.errors.RunFolderError, match="in use"):
-        run("pzobo-s", tmp_path, resume=True)
-    process.terminate()
-    process.join()
-    assert process.exitcode == 128 + signal.SIGTERM
-    run("pzobo-s", tmp_path, resume=True)
-    assert_same_run(tmp_path, whole["pzobo-s"])
-
-
-def test_in_another_thread(whole: dict[str, Path], tmp_path: Path) -> None:
-    thread = threading.Thread(target=run, args=("pzobo-s", tmp_path))
-    thread.start()
-    thread.join()
-    assert_same_run(tmp_path, whole["pzobo-s"])
 
 
 # Stopping and going on by other means

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+import torch
 
 from pzobo.theory import Grid, Point, Sweep, Verification, fragments, page, table, verify
 from pzobo.theory.__main__ import main
@@ -61,6 +62,48 @@ def test_verdicts_on_made_up_numbers():
     below = dataclasses.replace(good, points=(Point(1.0, 5.0, 0.1, 9.0, 4.0),))
     assert not below.holds  # ten standard errors above the sharp bound
     assert not Verification((good, below), 0.0).ok
+
+
+def noisy(slope, relative, **options):
+    """Two points a factor of four apart, each with this relative standard error."""
+    points = tuple(Point(v, m, relative * m, 1e3) for v, m in ((4.0, 1.0), (16.0, 4.0**slope)))
+    return Sweep("Theorem 2", "error", "made up", "K", points, **options)
+
+
+def test_a_slope_that_is_noise_decides_nothing():
+    """Its standard error is that of the logarithms, over the distance: sqrt(2) r / log 4."""
+    for slope in (-0.8, -0.42, -0.38, 0.3):
+        s = noisy(slope, 0.1, predicted=-0.5, at_most=True)
+        assert s.slope == pytest.approx(slope)
+        assert s.slope_error == pytest.approx(math.sqrt(2) * 0.1 / math.log(4))
+    verdicts = {
+        slope: [noisy(slope, r, predicted=-0.5, at_most=True).verdict for r in (0.0, 0.02, 0.1)]
+        for slope in (-0.8, -0.42, -0.38, 0.3)
+    }
+    assert verdicts == {
+        -0.8: ["ok", "ok", "ok"],
+        -0.42: ["ok", "ok", "not decided"],
+        -0.38: ["another slope", "another slope", "not decided"],
+        0.3: ["another slope", "another slope", "another slope"],
+    }
+    assert [noisy(s, 0.1, predicted=-0.5).verdict for s in (-0.5, -0.9)] == ["not decided", "another slope"]
+    assert noisy(-0.9, 1e3).verdict == "ok", "no slope is claimed"
+    open_, broken = noisy(-0.42, 0.1, predicted=-0.5, at_most=True), noisy(0.3, 0.1, predicted=-0.5)
+    assert Verification((open_,), 0.0).ok
+    assert Verification((open_,), 0.0).undecided == (open_,)
+    assert not Verification((open_, broken), 0.0).ok
+
+
+def test_a_slope_agrees_with_its_error_in_repeated_measurements():
+    """The standard deviation of slopes of noisy points is what one of them says of itself."""
+    generator = torch.Generator().manual_seed(0)
+    values, relative, slopes = (1.0, 4.0, 16.0), 0.05, []
+    for _ in range(400):
+        noise = 1 + relative * torch.randn(3, generator=generator, dtype=torch.float64)
+        points = tuple(Point(v, float(n) / v, relative / v, 9.0) for v, n in zip(values, noise, strict=True))
+        slopes.append(Sweep("P", "e", "made up", "Q", points, predicted=-1.0))
+    found = torch.tensor([s.slope for s in slopes]).std()
+    assert float(found) == pytest.approx(slopes[0].slope_error, rel=0.15)  # 4 / sqrt(2 * 400)
 
 
 def test_the_report_is_one_page_without_a_network():

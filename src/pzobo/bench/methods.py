@@ -1,10 +1,12 @@
-"""Which methods are compared? By their names in the paper, the controls, and PZOBO in three forms."""
+"""Which methods are compared? By their names in the paper, the controls, PZOBO in three forms, and algorithms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from pzobo import algorithms
 from pzobo.errors import OptionError
 from pzobo.inner.kernel import Products
 from pzobo.jacobians import CG, PZOBO, Direct, FixedPoint, ForwardMode, Implicit, Neumann, Nudged, Unrolled
@@ -13,7 +15,7 @@ from pzobo.outer.hozog import HOZOG
 from pzobo.outer.method import Method
 from pzobo.outer.objective import Startable
 from pzobo.outer.problem import Problem
-from pzobo.solvers import ClosedForm, HeavyBall, Iterative
+from pzobo.solvers import GD, ClosedForm, HeavyBall, Iterative
 from pzobo.zeroth_order.directions import UnitPerTensor
 
 
@@ -32,6 +34,7 @@ class Setup:
         compile: compile the inner steps.
         check: refuse what is not finite or is rounding noise.
         converged: a solver and a number of CG steps that solve the inner problem, for `exact` without a formula.
+        algorithm_batch: rows of the batches of algorithms with a memory; all data by default.
     """
 
     solver: Iterative
@@ -44,6 +47,7 @@ class Setup:
     compile: bool = False
     check: bool = True
     converged: tuple[Iterative, int] | None = None
+    algorithm_batch: int | None = None
 
     def method(self, jacobian: Jacobian, own: int = 0) -> Method:
         """A Jacobian with everything else as for the others; `own` batches are drawn for it if there are batches."""
@@ -167,3 +171,55 @@ STOCHASTIC: dict[str, Named] = {
     "hozog": METHODS["hozog"],
 }
 """The methods for experiments with minibatches."""
+
+
+def _algorithm(kind: type[algorithms.Algorithm[Any]], **numbers: Any) -> Build:
+    """An algorithm with the rate of the inner steps, its own numbers, and batches at both levels."""
+
+    def build(setup: Setup, problem: Problem) -> algorithms.Algorithm[Any]:
+        sizes = {"batch_size": setup.algorithm_batch, "outer_batch_size": setup.algorithm_batch}
+        return kind(**{"lr": setup.rate, **numbers}, **sizes, check=setup.check)
+
+    return build
+
+
+def _sama(setup: Setup, problem: Problem) -> algorithms.SAMA:
+    size = setup.algorithm_batch
+    return algorithms.SAMA(GD(setup.rate, 1), batch_size=size, outer_batch_size=size, check=setup.check)
+
+
+def _stn(setup: Setup, problem: Problem) -> algorithms.STN:
+    # The step of T is longer by |x|^2 than that of y.
+    rate, size = setup.rate / (1 + float(problem.x0.square().sum())), setup.algorithm_batch
+    return algorithms.STN(rate, batch_size=size, outer_batch_size=size, check=setup.check)
+
+
+_A = algorithms
+ALGORITHMS: dict[str, Named] = {
+    "soba": Named("SOBA", "one step of y, v and x at once", _algorithm(_A.SOBA)),
+    "ma-soba": Named("MA-SOBA", "SOBA with an averaged outer direction", _algorithm(_A.MASOBA)),
+    "saba": Named("SABA", "SOBA with SAGA's variance reduction", _algorithm(_A.SABA)),
+    "srba": Named("SRBA", "SOBA with SARAH's variance reduction", _algorithm(_A.SRBA)),
+    "fsla": Named("FSLA", "one step of y and v, STORM on x", _algorithm(_A.FSLA)),
+    "fdehbo": Named("FdeHBO", "one loop by differences, STORM on everything", _algorithm(_A.FdeHBO)),
+    "amigo": Named("AmIGO", "ten warm steps of y and of v", _algorithm(_A.AmIGO)),
+    "bsa": Named("BSA", "ten steps of y, a random Neumann product", _algorithm(_A.BSA)),
+    "ttsa": Named("TTSA", "one step of y, a random Neumann product", _algorithm(_A.TTSA)),
+    "sustain": Named("SUSTAIN", "STORM, a random Neumann product", _algorithm(_A.SUSTAIN)),
+    "mrbo": Named("MRBO", "STORM, a Neumann series", _algorithm(_A.MRBO)),
+    "vrbo": Named("VRBO", "SPIDER, a Neumann series", _algorithm(_A.VRBO)),
+    "f2sa": Named("F2SA", "first order, a growing penalty", _algorithm(_A.F2SA)),
+    "bome": Named("BOME", "first order, a barrier", _algorithm(_A.BOME)),
+    "bvfim": Named("BVFIM", "first order, the value function behind a barrier", _algorithm(_A.BVFIM)),
+    "meha": Named("MEHA", "first order, the Moreau envelope", _algorithm(_A.MEHA)),
+    "iaptt": Named("IAPTT", "a learned start, the path up to its worst point", _algorithm(_A.IAPTT)),
+    "sama": Named("SAMA", "through one step of gradient descent", _sama),
+}
+"""Algorithms with a memory. STABLE, STN and Delta-STN keep matrices, which few problems are small enough for."""
+
+SMALL: dict[str, Named] = {
+    "stable": Named("STABLE", "running estimates of the matrices H and J", _algorithm(_A.STABLE)),
+    "stn": Named("STN", "a learned response y = w + T x", _stn),
+    "delta-stn": Named("Delta-STN", "a learned response around x itself", _algorithm(_A.DeltaSTN)),
+}
+"""Those that keep a matrix."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from pzobo.inner.kernel import Z
 from pzobo.inner.problem import Call, InnerProblem, Tangent, in_turn
 from pzobo.tensors.sparse import SparseMatrix
-from pzobo.tensors.trees import Leaves, Tree, substitute
+from pzobo.tensors.trees import Leaves, Tree, refuse_complex, substitute
 
 
 class AtX(InnerProblem):
@@ -55,6 +55,9 @@ class AtX(InnerProblem):
         def numbers(*values: Tensor) -> tuple[Leaves, Leaves]:
             nonlocal slots, constants
             z = call.z(self._x_leaves(values), batch)
+            for t in z:
+                if isinstance(t, Tensor):
+                    refuse_complex(t)
             slots = tuple(
                 i
                 for i, t in enumerate(z)

@@ -115,10 +115,8 @@ class InnerProblem(ABC):
 
     def base(self) -> Leaves:
         """y^N at the variables' own values: the first path, whose conditions later ones repeat."""
-        self.replay.start()
-        y = self.solve(self.variables)
-        self.replay.stop()
-        return y
+        with self.replay.first():
+            return self.solve(self.variables)
 
     def again(self, values: Leaves, functional: bool = False) -> Leaves:
         """y^N at other values, under the conditions of the first path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
 from pzobo.inner.probe import Probe
-from pzobo.inner.problem import InnerProblem, Point
+from pzobo.inner.problem import Point
+from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
@@ -23,6 +24,14 @@ Product = Callable[[Leaves], tuple[Leaves, Leaves]]
 
 Transpose = Callable[[Leaves, Leaves], tuple[Leaves, Leaves, Leaves]]
 """Cotangents of (y', state') after a step -> those of (y, state, z) before it."""
+
+
+class Place(Protocol):
+    """Where products are taken: g, what was found of it by looking, and its rounding. An `InnerProblem` is one."""
+
+    kernel: Kernel
+    questions: Questions
+    eps: float
 
 
 def check_products(products: str) -> None:
@@ -110,7 +119,7 @@ class Linearization:
 
 
 def linearize(
-    inner: InnerProblem, point: Point, y: Leaves, slots: Sequence[int], products: Products, reset: Reset = nothing
+    inner: Place, point: Point, y: Leaves, slots: Sequence[int], products: Products, reset: Reset = nothing
 ) -> Product:
     """The curvature of g at a point, to be multiplied with many vectors."""
     slots = tuple(slots)
@@ -133,7 +142,7 @@ def linearize(
 
 
 def _curvature(
-    inner: InnerProblem,
+    inner: Place,
     point: Point,
     y: Leaves,
     q: Leaves,
@@ -151,9 +160,7 @@ def _curvature(
         return kernel.curvature(point.z, y, point.batch, q, slots, products, probe, functional=False, reset=reset)
 
 
-def adjusted(
-    inner: InnerProblem, point: Point, y: Leaves, q: Leaves, slots: tuple[int, ...], reset: Reset = nothing
-) -> Probe:
+def adjusted(inner: Place, point: Point, y: Leaves, q: Leaves, slots: tuple[int, ...], reset: Reset = nothing) -> Probe:
     """The probe of such differences; its lengths are looked for in the backward passes that are looked at."""
     probe = inner.questions.probes[bool(slots)]
     if inner.questions.closely and trees.is_finite(q) and float(trees.largest(q)) > 0:
@@ -168,7 +175,7 @@ def adjusted(
 
 
 def transpose(
-    inner: InnerProblem, point: Point, y: Leaves, state: Leaves, slots: Sequence[int], products: Products, reset: Reset
+    inner: Place, point: Point, y: Leaves, state: Leaves, slots: Sequence[int], products: Products, reset: Reset
 ) -> Transpose:
     """The transposed derivative of the solver's step at a point."""
     kernel, solver, slots = inner.kernel, inner.kernel.solver, tuple(slots)

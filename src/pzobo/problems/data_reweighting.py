@@ -64,6 +64,11 @@ def reweighting(
     corrupted[torch.randperm(n, generator=generator)[: round(corruption * n)]] = True
     shift = torch.randint(1, c, (n,), generator=generator)
     labels = torch.where(corrupted, (parts.train.labels + shift) % c, parts.train.labels)
+    return weighted(parts, labels, gamma, torch.zeros(n, dtype=dtype))
+
+
+def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweighting:
+    """A weight sigmoid(x) for each example of the training inputs with these labels; others are the wrong ones."""
 
     def prepare(x: Tensor, batch: Batch) -> Tensor:
         return x[batch[2]].sigmoid()
@@ -81,12 +86,12 @@ def reweighting(
     return Reweighting(
         inner_loss,
         outer_loss,
-        torch.zeros(n, dtype=dtype),
-        torch.zeros(parts.train.inputs.shape[1], c, dtype=dtype),
-        (parts.train.inputs, labels, torch.arange(n)),
+        x0,
+        torch.zeros(parts.train.inputs.shape[1], classes(parts), dtype=x0.dtype),
+        (parts.train.inputs, labels, torch.arange(len(labels))),
         tuple(parts.val),
         prepare=prepare,
         logits=logits,
         test=parts.test,
-        corrupted=corrupted,
+        corrupted=labels != parts.train.labels,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import optree
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pzobo.errors import RequirementError, StaleError
 from pzobo.tensors.saved import no_saved_tensor_hooks
@@ -17,19 +19,41 @@ Pullback = Callable[[Leaves], Sequence[Tensor]]
 
 
 class Unchanged:
-    """Tensors that must keep their values."""
+    """Tensors, arrays, and objects that hold tensors, which must keep their values.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [(t, t._version) for t in tensors if not t.is_inference()]
+    Torch counts its own writes into a tensor. Arrays of NumPy are read for a checksum, now and in `check`. Of an object
+    that is no tree, such as a dataclass, the attributes that are tensors, or trees of them, must stay the same.
+    """
+
+    def __init__(self, things: Sequence[Any]) -> None:
+        self._things = [(thing, mark) for thing in things if (mark := _mark(thing)) is not None]
 
     def check(self) -> None:
-        for t, version in self._tensors:
-            if t._version != version:
+        for thing, mark in self._things:
+            if _mark(thing, mark) != mark:
+                kind = "tensor" if isinstance(thing, Tensor) else "NumPy array"
+                named = f"{kind} of shape {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__
                 raise StaleError(
-                    f"A tensor of shape {tuple(t.shape)} (y0, a batch or a constant in x) was changed in place "
+                    f"A {named} (y0, a batch or a constant in x) was changed in place "
                     "between the forward and the backward pass, which solves the inner problem again. Change a "
                     "copy, or change it after backward()."
                 )
+
+
+def _mark(thing: Any, before: Any = None) -> Any:
+    """What differs when a thing has been written into; None where that cannot be told."""
+    if isinstance(thing, Tensor):
+        return None if thing.is_inference() else thing._version
+    if hasattr(thing, "__array_interface__"):
+        return None if thing.dtype.hasobject else zlib.crc32(thing.tobytes())
+    if isinstance(thing, (type, nn.Module)) or callable(thing):
+        return None
+    held = {
+        name: [(id(t), t._version) for t in optree.tree_leaves(part) if isinstance(t, Tensor) and not t.is_inference()]
+        for name, part in getattr(thing, "__dict__", {}).items()
+    }
+    # What is new may have been computed on the way.
+    return {name: marks for name, marks in held.items() if (marks if before is None else name in before)} or None
 
 
 class _Attach(torch.autograd.Function):
@@ -78,11 +102,11 @@ def attach(
     pullback: Pullback,
     variables: Sequence[Tensor],
     others: Sequence[Tensor] = (),
-    fixed: Sequence[Tensor] = (),
+    fixed: Sequence[Any] = (),
 ) -> Leaves:
     """y as a function of `variables` with this pullback, and of `others` with derivative zero.
 
-    The tensors in `fixed` are needed again by the pullback and must not be changed in place before.
+    What is in `fixed` is needed again by the pullback and must not be changed in place before.
     """
     attached: Leaves = _Attach.apply(pullback, y, Unchanged(fixed), len(variables), *variables, *others)
     return attached

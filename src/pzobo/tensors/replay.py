@@ -1,25 +1,28 @@
 """How is a path run again under the conditions of the first? The same autocast, random numbers and module buffers.
 
 Perturbed paths must differ from the base path in x alone (common random numbers): with other dropout masks the noise
-of a path difference would grow as 1/mu^2.
+of a path difference would grow as 1/mu^2. Buffers count as well: spectral normalisation goes on with its own.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from pzobo.tensors.modules import Buffers
 
 States = tuple[tuple[torch.device | None, Tensor], ...]
 
 
 class Replay:
-    """Conditions of a first evaluation, between `start()` and `stop()`; `again()` restores them for another."""
+    """Conditions of a first evaluation, inside of `first()`; `again()` restores them for another.
+
+    `start()` and `stop()` note the random state alone, for those who never evaluate all of it again.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], modules: Sequence[nn.Module] = (), compiled: bool = False) -> None:
         self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
@@ -27,6 +30,8 @@ class Replay:
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
         self._tensors, self._modules = tensors, modules
         self._compiled = compiled
+        self._buffers: Buffers | None = None
+        self._at_first = Buffers()
         self._before: States = ()
         self._random: States = ()
 
@@ -41,6 +46,23 @@ class Replay:
         """The random state before the first evaluation is kept if that used it."""
         if any(not torch.equal(a[1], b[1]) for a, b in zip(self._before, _states(self._devices), strict=True)):
             self._random = self._before
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Around the first evaluation."""
+        self.start()
+        self._at_first = Buffers()
+        if self._compiled:  # such code does not call hooks: the modules that it called at the first look must do
+            self._at_first.keep(self._modules)
+            self._buffers = self._at_first
+            try:
+                yield
+            finally:
+                self._buffers = None
+        else:
+            with self._at_first.noted():
+                yield
+        self.stop()
 
     @property
     def random(self) -> bool:
@@ -62,14 +84,39 @@ class Replay:
         for kind, enabled, dtype in self._autocast:
             if _autocast(kind) != (enabled, dtype):
                 stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype))
-        if self._compiled:  # such code does not call hooks: the modules that were seen at the first look must do
+        if self._at_first.changed():
+            stack.enter_context(self._at_first.put_back())
+        if self._compiled:
             stack.enter_context(random_state_kept(self._devices))
-            stack.enter_context(frozen(buffers(self._modules)))
+            stack.enter_context(self._undoing())
         else:
             stack.enter_context(watched(self._devices))
         if self._random:
             _set(self._random)
         return stack
+
+    def eager(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that runs beside compiled code, as `prepare` does: what it writes into buffers inside of `again()`
+        is undone. Compiled code itself cannot write into buffers, and must not be called where there are hooks."""
+        if not self._compiled:
+            return function
+
+        def noted(*args: Any) -> Any:
+            if self._buffers is None:
+                return function(*args)
+            with self._buffers.noted():
+                return function(*args)
+
+        return noted
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        around, self._buffers = self._buffers, Buffers()
+        try:
+            yield
+        finally:
+            self._buffers.restore()
+            self._buffers = around
 
 
 def _autocast(kind: str) -> tuple[bool, torch.dtype]:
@@ -90,6 +137,12 @@ def _set(states: States) -> None:
             torch.get_device_module(device).set_rng_state(state, device)
 
 
+def rewinder(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that puts the random state, of the CPU and of these tensors' devices, back to what it is now."""
+    states = Replay(tensors).now()
+    return lambda: _set(states)
+
+
 @contextmanager
 def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
     """What is drawn inside, on the CPU and on these devices, leaves no trace."""
@@ -98,11 +151,6 @@ def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
         yield
     finally:
         _set(before)
-
-
-def buffers(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The modules' own buffers."""
-    return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
 
 @contextmanager
@@ -117,64 +165,11 @@ def uncached() -> Iterator[None]:
 
 
 @contextmanager
-def frozen(buffers: Iterable[Tensor]) -> Iterator[None]:
-    """Whatever happens to these buffers inside is undone."""
-    kept = [(buffer, buffer.clone()) for buffer in buffers]
+def watched(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Buffers of the modules that this thread calls inside, and the random state, are restored after."""
+    buffers = Buffers()
     try:
-        yield
+        with random_state_kept(devices), buffers.noted():
+            yield
     finally:
-        _restore(kept)
-
-
-def _restore(kept: list[tuple[Tensor, Tensor]]) -> None:
-    """Put values back as if they had never changed: a graph that saved the buffer must not notice."""
-    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffer for buffer, _ in kept)):
-        for buffer, value in kept:
-            buffer.copy_(value)
-
-
-@contextmanager
-def watched(devices: Sequence[torch.device] = ()) -> Iterator[list[nn.Module]]:
-    """The modules with buffers that this thread calls inside; their buffers and the random state are restored after."""
-    seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
-    thread = threading.get_ident()
-
-    def note(module: nn.Module, _args: object) -> None:
-        if module not in seen and threading.get_ident() == thread:
-            kept = [(buffer, buffer.clone()) for buffer in module.buffers(recurse=False)]
-            if kept:
-                seen[module] = kept
-
-    modules: list[nn.Module] = []
-    hook = nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        with random_state_kept(devices):
-            yield modules
-    finally:
-        hook.remove()
-        modules.extend(seen)
-        _restore([pair for kept in seen.values() for pair in kept])
-
-
-@contextmanager
-def writers() -> Iterator[list[nn.Module]]:
-    """The modules that this thread calls inside and that write into their own buffers."""
-    before: dict[nn.Module, list[tuple[Tensor, int]]] = {}
-    thread = threading.get_ident()
-
-    def note(module: nn.Module, _args: object) -> None:
-        if module not in before and threading.get_ident() == thread:
-            before[module] = [(buffer, buffer._version) for buffer in module.buffers(recurse=False)]
-
-    found: list[nn.Module] = []
-    hook = nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        yield found
-    finally:
-        hook.remove()
-        found.extend(
-            module
-            for module, kept in before.items()
-            if any(buffer._version != version for buffer, version in kept)
-            or [id(b) for b in module.buffers(recurse=False)] != [id(b) for b, _ in kept]
-        )
+        buffers.restore()

@@ -11,6 +11,8 @@ import optree
 import torch
 from torch import Tensor
 
+from pzobo.errors import StructureError
+
 Tree = Any
 """A tensor, or any nesting of dicts, lists, tuples and registered nodes with tensors (and constants) as leaves."""
 
@@ -64,10 +66,6 @@ class Taken(NamedTuple):
         leaves, plan = Plan.take(tree)
         return cls(plan.build(leaves), plan, leaves)
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
-
 
 def _builder(tree: Tree) -> Callable[[Iterator[Any]], Tree]:
     if optree.tree_is_leaf(tree):
@@ -94,7 +92,19 @@ def _builder(tree: Tree) -> Callable[[Iterator[Any]], Tree]:
 
 def is_variable(leaf: Any) -> bool:
     """Whether a derivative with respect to this leaf is asked for."""
-    return isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point()
+    if not isinstance(leaf, Tensor) or not leaf.requires_grad:
+        return False
+    refuse_complex(leaf)
+    return leaf.is_floating_point()
+
+
+def refuse_complex(leaf: Tensor) -> None:
+    """Derivatives with respect to complex numbers are not taken, and must not be left out in silence."""
+    if leaf.is_complex():
+        raise StructureError(
+            f"A complex tensor of shape {tuple(leaf.shape)} in x, or in the answer of prepare(), requires a gradient. "
+            "Give its real and imaginary parts: torch.view_as_real(t), and torch.view_as_complex in the loss."
+        )
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

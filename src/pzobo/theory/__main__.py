@@ -13,7 +13,7 @@ from pzobo.theory.verification import CHECKS, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks, print a table, write a page; 0 if every bound holds and every slope is the theory's."""
+    """Run the checks, print a table, write a page; 0 if every bound holds and no slope is another than the theory's."""
     parser = argparse.ArgumentParser(
         prog="pzobo theory", description="Measure what the paper's bounds are about, and say whether they hold."
     )
@@ -52,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped. Nothing was written: the theory is measured in one go.") from None
     console.print(table(found))
+    more = "Measure without --quick." if options.quick else "Take more runs: pzobo.theory.Grid(runs=...)."
+    for s in found.undecided:
+        noise = f"its slope has a standard error of {s.slope_error:.2f}"
+        console.print(f"Not decided: {s.statement}, {s.against}, {s.problem}: {noise}. {more}", soft_wrap=True)
     try:
         if options.json is not None:
             write_atomically(options.json, found.to_json().encode())

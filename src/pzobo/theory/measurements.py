@@ -59,15 +59,30 @@ class Sweep:
     tolerance: float = 0.1
     at_most: bool = False
 
+    def _logarithms(self) -> tuple[list[float], list[float], list[float]]:
+        """What the slope is fitted to: places, logarithms of the measurements, and the standard errors of these."""
+        points = [p for p in self.points[slice(*self.span)] if p.measured > 0 and (p.value > 0 or self.law != "power")]
+        x = [math.log(p.value) if self.law == "power" else p.value for p in points]
+        return x, [math.log(p.measured) for p in points], [p.stderr / p.measured for p in points]
+
     @property
     def slope(self) -> float:
         """The slope by least squares, of log measured; NaN where the points give none."""
-        points = [p for p in self.points[slice(*self.span)] if p.measured > 0 and (p.value > 0 or self.law != "power")]
-        x = [math.log(p.value) if self.law == "power" else p.value for p in points]
-        y = [math.log(p.measured) for p in points]
+        x, y, _ = self._logarithms()
         try:
             return float(statistics.linear_regression(x, y).slope)
         except (ValueError, ArithmeticError):  # fewer than two different points, or infinite ones
+            return math.nan
+
+    @property
+    def slope_error(self) -> float:
+        """The standard error of the slope, from those of the points; 0 where nothing is random."""
+        x, _, errors = self._logarithms()
+        try:
+            middle = statistics.fmean(x)
+            weights = [(a - middle) / sum((b - middle) ** 2 for b in x) for a in x]
+            return math.sqrt(sum((w * e) ** 2 for w, e in zip(weights, errors, strict=True)))
+        except (ValueError, ArithmeticError):
             return math.nan
 
     @property
@@ -79,13 +94,36 @@ class Sweep:
         )
 
     @property
+    def _slack(self) -> float:
+        return self.tolerance * (abs(self.predicted or 0.0) if self.law == "exponential" else 1.0)
+
+    @property
     def as_predicted(self) -> bool:
+        """Whether the slope that was found is the predicted one, however noisy it is."""
         if self.predicted is None:
             return True
-        slack = self.tolerance * (abs(self.predicted) if self.law == "exponential" else 1.0)
         if self.at_most:
-            return self.slope <= self.predicted + slack
-        return abs(self.slope - self.predicted) <= slack
+            return self.slope <= self.predicted + self._slack
+        return abs(self.slope - self.predicted) <= self._slack
+
+    @property
+    def decided(self) -> bool:
+        """Whether the slope says something: two of its standard errors are no more than its tolerance, or it is farther
+        than that from where the verdict would change."""
+        noise = 2 * self.slope_error
+        if self.predicted is None or not noise > self._slack:
+            return True
+        edges = [self.predicted + self._slack] + ([] if self.at_most else [self.predicted - self._slack])
+        return min(abs(self.slope - edge) for edge in edges) > noise
+
+    @property
+    def verdict(self) -> Literal["ok", "bound broken", "another slope", "not decided"]:
+        """What the measurements say of the statement."""
+        if not self.holds:
+            return "bound broken"
+        if not self.decided:
+            return "not decided"
+        return "ok" if self.as_predicted else "another slope"
 
     def looseness(self, sharp: bool = False) -> tuple[float, float] | None:
         """The least and the largest bound divided by measurement."""
@@ -108,7 +146,13 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        return all(s.holds and s.as_predicted for s in self.sweeps)
+        """Whether nothing speaks against the theory. What is not decided does not; `undecided` names it."""
+        return all(s.verdict in ("ok", "not decided") for s in self.sweeps)
+
+    @property
+    def undecided(self) -> tuple[Sweep, ...]:
+        """Those whose slope is too noisy for a verdict."""
+        return tuple(s for s in self.sweeps if s.verdict == "not decided")
 
     def find(self, statement: str, against: str, problem: str | None = None) -> Sweep:
         for s in self.sweeps:

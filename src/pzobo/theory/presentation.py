@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("statement", "problem", "against", "slope", "theory", "bound / measured", "sharp / measured", "verdict")
 
+STYLES = {"ok": None, "not decided": "yellow"}
+
 
 def table_rows(found: Verification) -> list[tuple[str, ...]]:
     """One line for each sweep, in the order of COLUMNS."""
@@ -22,9 +24,9 @@ def table_rows(found: Verification) -> list[tuple[str, ...]]:
 def _row(s: Sweep) -> tuple[str, ...]:
     theory = "" if s.predicted is None else f"{'≤ ' if s.at_most else ''}{s.predicted:.2f}"
     slope = "" if s.predicted is None or math.isnan(s.slope) else f"{s.slope:.2f}"
-    verdict = "ok" if s.holds and s.as_predicted else "bound broken" if not s.holds else "another slope"
+    slope += f" ± {s.slope_error:.2f}" if slope and s.slope_error >= 0.005 else ""
     against = s.against + (" (per step)" if s.law == "exponential" else "")
-    return (s.statement, s.problem, against, slope, theory, _range(s.looseness()), _range(s.looseness(True)), verdict)
+    return (s.statement, s.problem, against, slope, theory, _range(s.looseness()), _range(s.looseness(True)), s.verdict)
 
 
 def _range(pair: tuple[float, float] | None) -> str:
@@ -46,7 +48,7 @@ def table(found: Verification) -> Table:
     for column in COLUMNS:
         result.add_column(column, justify="right" if column in ("slope", "theory") else "left")
     for row in table_rows(found):
-        result.add_row(*row, style=None if row[-1] == "ok" else "bold red")
+        result.add_row(*row, style=STYLES.get(row[-1], "bold red"))
     return result
 
 
@@ -92,7 +94,8 @@ def page(found: Verification) -> str:
         f"<style>{style}</style></head><body><h1>The theory of PZOBO, measured</h1>"
         "<p>Each bound beside what it bounds, on problems whose constants are known. A slope is that of a line through "
         "the logarithms; bound / measured is how loose a bound is over its grid. The sharp bounds are this library's, "
-        "from the same assumptions.</p>"
+        "from the same assumptions. A slope is not decided where two of its standard errors are more than its "
+        "tolerance, and it is that near to where the verdict changes.</p>"
         f'{first}<div class="plots">{"".join(plots)}</div></body></html>'
     )
 

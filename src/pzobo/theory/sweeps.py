@@ -63,7 +63,7 @@ class Grid:
         K: numbers of outer steps.
         S: samples of an inner batch (PZOBO-S).
         D_f: samples of an outer batch (PZOBO-S).
-        runs: how many outer loops are averaged for each K.
+        runs: how many outer loops are averaged for each K. One alone does not tell how noisy it is.
     """
 
     draws: int = 200
@@ -82,7 +82,7 @@ class Grid:
         """Enough to see every slope, from its two ends, in a minute or two."""
         return cls(
             draws=60, Q=(1, 8, 64), p=(8, 128), d=(4, 64), N=(4, 12, 20, 28), mu=(1e-5, 1e-4, 1e-2, 1e-1),
-            K=(64, 256), S=(1, 64), D_f=(1, 64), runs=2,
+            K=(16, 160), S=(1, 64), D_f=(1, 64), runs=3,
         )  # fmt: skip
 
 

@@ -82,12 +82,15 @@ def estimate(
         return weight, weight if floor is None else trees.norm(found).to(flat)
 
     for first in range(0, directions, chunk):
-        flat = [sampler.draw(key, j, directions, space) for j in range(first, min(first + chunk, directions))]
+        last = min(first + chunk, directions)
         if chunk == 1:
-            weight, length = weigh(flat[0])
-            total = flat[0] * weight if total is None else total.addcmul_(flat[0], weight)
+            flat = sampler.draw(key, first, directions, space)
+            weight, length = weigh(flat)
+            total = flat * weight if total is None else total.addcmul_(flat, weight)
         else:
-            stacked = torch.stack(flat)
+            stacked = torch.empty(last - first, space.dim, dtype=space.dtype, device=space.device)
+            for j, row in enumerate(stacked, first):  # one by one: a sampler may give the same memory each time
+                row.copy_(sampler.draw(key, j, directions, space).reshape(row.shape))
             many, length = torch.vmap(weigh, randomness="same")(stacked)
             total = stacked.T @ many if total is None else total.addmv_(stacked.T, many)
             weight, length = many.sum(), length.max()

@@ -84,7 +84,8 @@ def smooth(
         for output in outputs:
             if not isinstance(output, Tensor):
                 raise StructureError(f"smooth(fn, ...): fn returned a {type(output).__name__}; expected tensors.")
-        return tuple(output.detach() for output in outputs)
+        # Copies: fn may give the same memory each time, filled anew.
+        return tuple(output.detach().clone() for output in outputs)
 
     active = torch.is_grad_enabled() and bool(variables)
     key = sampler.key() if active else 0
@@ -93,9 +94,8 @@ def smooth(
         check_x(values)
     eps = working_eps(values) if values else 0.0
     replay = Replay(values)
-    replay.start()
-    base = evaluate(values)
-    replay.stop()
+    with replay.first():
+        base = evaluate(values)
     rebuild = structure[0].build
     if not active:
         return rebuild(base)

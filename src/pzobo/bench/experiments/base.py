@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from pzobo.bench.experiments.bounds import Count, NotEmpty, Within, check
+from pzobo.bench.experiments.bounds import Count, NotEmpty, Within, check, check_work
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About
 from pzobo.errors import OptionError
@@ -78,6 +78,7 @@ class Experiment(ABC):
 
     def __post_init__(self) -> None:
         check(self)
+        check_work(self)
         try:
             torch.empty(0, device=self.device)
         except Exception as error:  # torch raises a RuntimeError, an AssertionError or what a backend raises

@@ -12,6 +12,10 @@ from pzobo.errors import OptionError
 MANY = 10**9
 """More than this of anything cannot be meant, and products of two such numbers fit into 64 bits."""
 
+INNER_STEPS = 10**8
+"""More of them in one outer step are not meant either: at 10 microseconds each, which few problems reach, they take a
+quarter of an hour."""
+
 
 @dataclass(frozen=True)
 class Within:
@@ -46,6 +50,18 @@ def check(options: Any) -> None:
             if isinstance(item, (int, float)) and not isinstance(item, bool):
                 within = next((note for note in notes if isinstance(note, Within)), None)
                 _number(f.name, item, float not in kinds, within)
+
+
+def check_work(options: Any) -> None:
+    """Refuse directions and inner steps that make one outer step endless."""
+    directions = getattr(options, "directions", 1)
+    lengths = [getattr(options, name, ()) for name in ("N", "also_N")]
+    N = max([1, *(n for length in lengths for n in (length if isinstance(length, tuple) else (length,)))])
+    if directions * N > INNER_STEPS:
+        raise OptionError(
+            f"directions={directions} and N={N}: one outer step would make {directions * N:.1e} inner steps, one path "
+            f"of N for each direction. More than {INNER_STEPS:.0e} are refused: it would take hours. Choose fewer."
+        )
 
 
 def _flat(hint: Any) -> tuple[set[Any], list[Any]]:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
-from pzobo.bench.experiments.bounds import Count
+from pzobo.bench.experiments.bounds import Count, Within
 from pzobo.bench.methods import Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import converges_faster
 from pzobo.data import digits_few_shot, miniimagenet, omniglot
+from pzobo.errors import OptionError
 from pzobo.jacobians import CG, PZOBO, Direct, Implicit, Unrolled
 from pzobo.jacobians.base import Jacobian
 from pzobo.meta import (
@@ -80,6 +81,9 @@ SIZES = {"filters": 32, "queries": 15, "meta_batch": 16, "eval_tasks": 100}
 SMALL = {"filters": 16, "queries": 5, "meta_batch": 4, "eval_tasks": 50}
 """On digits, so that two cores have trained all learners within two minutes."""
 
+Judged = Annotated[int, Within(1, 10**6)]
+"""The accuracy on a million tasks is known to a few thousandths of a percent; more of them tell nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotLearning(Experiment):
@@ -113,9 +117,9 @@ class FewShotLearning(Experiment):
     """The length of PZOBO's perturbation."""
     directions: int = 1
     """The number Q of random directions in each step."""
-    eval_tasks: int | None = None
+    eval_tasks: Judged | None = None
     """The number of validation tasks in an evaluation during training; by default 100, on digits 50."""
-    test_tasks: int = 600
+    test_tasks: Judged = 600
     """The number of test tasks at the end of a run."""
     milestones: tuple[int, ...] = (1500, 3500)
     """The outer steps at which the learning rate falls to a tenth, as in the authors' code."""
@@ -159,6 +163,14 @@ class FewShotLearning(Experiment):
             ),
         ),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.meta_batch is not None and self.meta_batch > self.train_tasks:
+            raise OptionError(
+                f"meta_batch={self.meta_batch}: there are train_tasks={self.train_tasks} different tasks, so that an "
+                "outer step would take some of them twice. Choose a smaller meta_batch, or more train_tasks."
+            )
 
     def chosen(self) -> tuple[str, ...]:
         return super().chosen() if not self.learner else self.only_named(self.learner)

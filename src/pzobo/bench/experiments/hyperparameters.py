@@ -11,10 +11,11 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
 from pzobo.bench.experiments.global_l2 import GlobalL2
-from pzobo.bench.methods import METHODS, Named, Setup
+from pzobo.bench.methods import ALGORITHMS, METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
 from pzobo.outer.bilevel import Bilevel
@@ -54,9 +55,10 @@ class Logistic(Experiment):
     steps: int = 200
     lr_grid: Rates = (0.02, 0.1, 0.5)
 
-    slow = frozenset({"forward"})
+    slow = frozenset({"forward", *ALGORITHMS})
     menu: ClassVar[Mapping[str, Named]] = {
         **METHODS,
+        **ALGORITHMS,
         "global-l2": Named(
             "One global l2, scikit-learn",
             "the best of a grid of one strength for all weights",
@@ -169,7 +171,8 @@ class Reweight(Experiment):
     seeds: Seeds = 3
     lr_grid: Rates = (0.02, 0.05, 0.1, 0.2)
 
-    slow = frozenset({"forward"})
+    slow = frozenset({"forward", *ALGORITHMS})
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS}
 
     about = About(
         name="reweight",
@@ -218,7 +221,7 @@ class Reweight(Experiment):
         return reweighting(corruption=self.corruption, seed=seed)
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
-        assert isinstance(objective, Bilevel)
+        assert isinstance(objective, (Bilevel, Memory))
         assert isinstance(objective.problem, Reweighting)
         return {**objective.evaluate(), "auc": auc(objective.x, objective.problem.corrupted)}
 

@@ -124,12 +124,13 @@ def _theory(found: Verification) -> str:
     caption = "The theory, measured"
     first, *plots = fragments(found, plotlyjs=False)
     first = first.replace("<thead>", f"<caption><span>{caption}</span></caption><thead>", 1)
-    good = sum(sweep.holds and sweep.as_predicted for sweep in found.sweeps)
+    good, open_ = (sum(sweep.verdict == verdict for sweep in found.sweeps) for verdict in ("ok", "not decided"))
+    undecided = f", and {open_} not decided" if open_ else ""
     return (
         '<section id="theory" aria-labelledby="theory-title"><h2 id="theory-title">Theory</h2>'
         "<p>Each bound beside what it bounds, on problems whose constants are known: "
-        f"{good} of {len(found.sweeps)} are as the theory says. A slope is that of a line through the logarithms; "
-        "bound / measured is how loose a bound is over its grid. The sharp bounds are this library's, from the same "
-        "assumptions.</p>"
+        f"{good} of {len(found.sweeps)} are as the theory says{undecided}. A slope is that of a line through the "
+        "logarithms; bound / measured is how loose a bound is over its grid. The sharp bounds are this library's, from "
+        "the same assumptions.</p>"
         f'{scrolling(caption, first)}<div class="theory-plots">{"".join(plots)}</div></section>'
     )

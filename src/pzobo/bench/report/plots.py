@@ -73,7 +73,7 @@ def figure(summary: Summary, groups: Sequence[Group], panel: Panel) -> Any:
         )
     result.update_layout(
         font={"family": FONT, "size": 13, "color": INK},
-        margin={"l": 62, "r": 12, "t": 12, "b": 46},
+        margin={"l": 74, "r": 12, "t": 12, "b": 46},
         hovermode="closest",
         hoverlabel={"namelength": -1},
         legend={"orientation": "h", "y": -0.2, "yanchor": "top"},

@@ -1,0 +1,208 @@
+"""What is an algorithm with a memory? What it carries from step to step, and one step: `fit` runs it on a problem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pzobo.algorithms.oracles import Oracles
+from pzobo.algorithms.rates import check_rate
+from pzobo.algorithms.vector import Vector
+from pzobo.errors import DivergenceError, OptionError, RequirementError, StructureError
+from pzobo.inner.kernel import Products
+from pzobo.inner.products import check_products
+from pzobo.options import whole
+from pzobo.outer.objective import Objective
+from pzobo.outer.problem import Problem
+from pzobo.tensors import trees
+from pzobo.tensors.attach import attach
+from pzobo.tensors.replay import uncached
+from pzobo.tensors.saved import no_saved_tensor_hooks
+
+
+class Carried(Protocol):
+    """What an algorithm carries: a frozen dataclass of `Vector`s, tensors and numbers, y among them."""
+
+    @property
+    def y(self) -> Vector:
+        """The inner variables, as evaluations see them."""
+        ...
+
+
+C = TypeVar("C", bound=Carried)
+
+
+@dataclass(frozen=True)
+class Step(Generic[C]):
+    """What one step gives.
+
+    Args:
+        carried: what the next step needs.
+        value: f, where the direction was taken.
+        direction: D, which goes into `x.grad`; the outer optimizer makes the step.
+    """
+
+    carried: C
+    value: Tensor
+    direction: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC, Generic[C]):
+    """A bilevel method that carries y, and more, from one outer step to the next.
+
+    Your own is a frozen dataclass of its numbers with two methods: `begin` says what it carries at first, `step` makes
+    one step. Batches, trees, checkpoints and the outer optimizer are taken care of.
+
+    Args:
+        batch_size: rows of each batch of g; all the training data by default.
+        outer_batch_size: rows of each batch of f; all the validation data by default.
+        check: say that y has left the finite numbers, instead of going on.
+    """
+
+    batch_size: int | None = None
+    outer_batch_size: int | None = None
+    check: bool = True
+
+    @abstractmethod
+    def begin(self, at: Oracles) -> C:
+        """What is carried before the first step. No batch is drawn here."""
+
+    @abstractmethod
+    def step(self, at: Oracles, now: C) -> Step[C]:
+        """One step at `at.x`."""
+
+    def start(self, problem: Problem, seed: int = 0) -> Memory[C]:
+        """The objective of a problem, at x0."""
+        return Memory(self, problem, seed)
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "outer_batch_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(f"{type(self).__name__}: {name}", getattr(self, name)))
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Rates, and numbers of steps, by their names."""
+        for field in fields(self):
+            value, what = getattr(self, field.name), f"{type(self).__name__}: {field.name}"
+            if field.name.endswith("lr") and value is not None:
+                check_rate(what, value)
+            if field.name in ("steps", "y_steps", "v_steps", "terms", "period"):
+                whole(what, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOrder(Algorithm[C]):
+    """An `Algorithm` that takes products with the second derivatives of g.
+
+    Args:
+        products: "autodiff" by double backward, "forward" by forward over reverse, "difference" by central differences
+            of gradients, which need no second derivatives.
+    """
+
+    products: Products = "autodiff"
+
+    def __post_init__(self) -> None:
+        check_products(self.products)
+        super().__post_init__()
+
+
+class Memory(Objective, Generic[C]):
+    """An algorithm on a problem, at an outer step: the objective that `fit` drives.
+
+    Args:
+        algorithm: the algorithm.
+        problem: the problem.
+        seed: of the batches and of all random numbers.
+
+    Attributes:
+        x: the outer variables.
+        y: the inner variables after the last step.
+        at: the oracles, with the number of the step and of their calls.
+        carried: what the algorithm carries.
+    """
+
+    def __init__(self, algorithm: Algorithm[C], problem: Problem, seed: int) -> None:
+        if problem.inner_loss is None:
+            raise RequirementError(f"{type(algorithm).__name__} needs an inner loss; only a BlackBox does without.")
+        self.algorithm, self.problem = algorithm, problem
+        self.x = problem.start()
+        sizes = (algorithm.batch_size, algorithm.outer_batch_size)
+        products: Products = getattr(algorithm, "products", "autodiff")
+        self.at = Oracles(problem, self.x, sizes, products, seed)
+        with torch.no_grad():
+            self.carried = algorithm.begin(self.at)
+        self.y = self._tree(self.carried.y)
+
+    def outer_loss(self) -> Tensor:
+        at = self.at
+        at.next()
+        with torch.no_grad(), no_saved_tensor_hooks(), uncached():
+            made = self.algorithm.step(at, self.carried)
+        if self.algorithm.check and not trees.is_finite(made.carried.y.leaves):
+            raise DivergenceError(
+                f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {at.k}: its steps may "
+                "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer."
+            )
+        self.carried, at.k = made.carried, at.k + 1
+        self.y = self._tree(made.carried.y)
+        direction = made.direction
+        value = made.value.detach()
+        return attach((value,), lambda v: (direction * v[0]).leaves, at.variables)[0]
+
+    def inner_loss(self) -> float | None:
+        with torch.no_grad():
+            return float(self.at.g_value(self.at.present_x(), self.carried.y, self.at.last_inner_batch))
+
+    def evaluate(self) -> dict[str, float]:
+        with torch.no_grad():
+            return self.problem.metrics(self.x, self.y)
+
+    def state_dict(self) -> dict[str, Any]:
+        carried = {name: _saved(part) for name, part in _parts(self.carried).items()}
+        return {"oracles": self.at.state_dict(), "carried": carried}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        mine, saved = _parts(self.carried), state["carried"]
+        if mine.keys() != saved.keys():
+            raise StructureError(f"The saved state carries {sorted(saved)}, and this algorithm {sorted(mine)}.")
+        loaded = {name: _loaded(name, part, saved[name]) for name, part in mine.items()}
+        self.at.load_state_dict(state["oracles"])
+        self.carried = type(self.carried)(**loaded)
+        self.y = self._tree(self.carried.y)
+
+    def _tree(self, y: Vector) -> Any:
+        return self.at.y_plan.build(y.leaves)
+
+
+def _parts(carried: Any) -> dict[str, Any]:
+    """The fields of what is carried."""
+    return {field.name: getattr(carried, field.name) for field in fields(carried)}
+
+
+def _saved(value: Any) -> Any:
+    """A part of what is carried, as a checkpoint keeps it. Copies: a table is written into."""
+    if isinstance(value, Vector):
+        return [t.clone() for t in value.leaves]
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise OptionError(f"An algorithm carries a {type(value).__name__}; expected Vectors, tensors and numbers.")
+
+
+def _loaded(name: str, like: Any, saved: Any) -> Any:
+    """The same, read back."""
+    if isinstance(like, Vector):
+        leaves = [_loaded(name, t, s) for t, s in zip(like.leaves, saved, strict=True)]
+        return Vector(tuple(leaves))
+    if isinstance(like, Tensor):
+        if (saved.shape, saved.dtype) != (like.shape, like.dtype):
+            raise StructureError(f"{name} has {tuple(saved.shape)}, {saved.dtype} in the saved state.")
+        return saved.to(like.device, copy=True)
+    return type(like)(saved)

@@ -1,0 +1,62 @@
+"""How long is a step of the inner variables at outer step k? A number, or a function of k, such as a decay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pzobo.errors import OptionError
+from pzobo.options import positive, whole
+
+Rate = float | Callable[[int], float]
+"""A number, or a function of the outer step k = 0, 1, 2, ..."""
+
+
+@dataclass(frozen=True)
+class Decay:
+    """first * (delay / (k + delay)) ** power at outer step k = 0, 1, 2, ...: the decays of the papers.
+
+    With `delay=1` it is first / (k + 1) ** power. A negative power grows.
+
+    Args:
+        first: the value at k = 0; positive.
+        power: how fast it falls; SOBA's is 1/2, SUSTAIN's 1/3.
+        delay: how many steps it stays near its first value.
+
+    Examples:
+        >>> pzobo.algorithms.SOBA(lr=pzobo.algorithms.Decay(0.1, 0.5))
+    """
+
+    first: float
+    power: float
+    delay: int = 1
+
+    def __post_init__(self) -> None:
+        positive("Decay: first", self.first)
+        whole("Decay: delay", self.delay)
+
+    def __call__(self, k: int) -> float:
+        return float(self.first * (self.delay / (k + self.delay)) ** self.power)
+
+
+TWO_THIRDS = Decay(0.5, 2 / 3)
+"""The momentum of STORM, as its papers let it fall."""
+ROOT = Decay(0.5, 0.5)
+"""FSLA's momentum."""
+
+
+def check_rate(what: str, value: Any) -> None:
+    """Refuse what is neither a positive number nor a function of the step."""
+    if callable(value):
+        return
+    try:
+        positive(what, value)
+    except OptionError as error:
+        raise OptionError(f"{error} A function of the outer step does too, such as Decay(0.1, 0.5).") from error
+
+
+def check_share(what: str, value: Any) -> None:
+    """Refuse what is neither a number in (0, 1] nor a function of the step."""
+    if not callable(value) and positive(what, value) > 1:
+        raise OptionError(f"{what}={value!r}: must be in (0, 1], or a function of the outer step.")

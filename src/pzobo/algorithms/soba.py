@@ -1,0 +1,73 @@
+"""What is SOBA? One step of y, of the linear system's v and of x, all at once (Dagréou et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pzobo.algorithms.algorithm import SecondOrder, Step
+from pzobo.algorithms.oracles import Oracles
+from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.vector import Vector
+from pzobo.tensors.trees import Tree
+
+
+@dataclass(frozen=True)
+class SOBAState:
+    """y, and v, which goes to -H^-1 df/dy."""
+
+    y: Vector
+    v: Vector
+
+
+class Directions(NamedTuple):
+    """SOBA's three directions, and f, at one point on one pair of batches."""
+
+    value: Tensor
+    y: Vector
+    v: Vector
+    x: Vector
+
+
+def directions(at: Oracles, x: Vector, y: Vector, v: Vector, inner: Tree, outer: Tree) -> Directions:
+    """dg/dy, H v + df/dy, and df/dx + J^T v."""
+    f, g = at.f(x, y, outer), at.curved(x, y, inner, v)
+    return Directions(f.value, g.y, g.hv + f.y, f.x + g.jv)
+
+
+@dataclass(frozen=True)
+class SOBA(SecondOrder[SOBAState]):
+    """SOBA, a `SecondOrder` algorithm with a single loop.
+
+    y <- y - lr dg/dy
+    v <- v - v_lr (H v + df/dy)
+    D  = df/dx + J^T v
+
+    All right-hand sides are at the old point, on one batch of g and one of f. A step costs one gradient of each, and
+    one H v with J^T v. It carries y and v. The paper's rates fall as k^(-1/2), for x too.
+
+    Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global variance
+    reduction algorithms", NeurIPS 2022, Algorithm 1.
+
+    Args:
+        lr: the step of y; a number, or a function of the outer step such as `Decay(0.1, 0.5)`.
+        v_lr: the step of v; `lr` by default, as in the paper.
+
+    Examples:
+        >>> method = pzobo.algorithms.SOBA(lr=0.1, batch_size=64, outer_batch_size=64)
+        >>> pzobo.fit(problem, method, steps=1000, optimizer=torch.optim.SGD, lr=0.1)
+    """
+
+    lr: Rate = 0.1
+    v_lr: Rate | None = None
+
+    def begin(self, at: Oracles) -> SOBAState:
+        return SOBAState(at.y0, at.y0.zeros())
+
+    def step(self, at: Oracles, now: SOBAState) -> Step[SOBAState]:
+        lr = at.rate(self.lr)
+        v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
+        d = directions(at, at.x, now.y, now.v, at.inner_batch(), at.outer_batch())
+        return Step(SOBAState(now.y - lr * d.y, now.v - v_lr * d.v), d.value, d.x)

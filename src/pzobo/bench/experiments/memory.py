@@ -1,0 +1,197 @@
+"""Who wins on the field's own benchmark? Data cleaning and simulated quadratics, by Jacobians and algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pzobo.algorithms import Memory
+from pzobo.bench.experiments.base import Experiment, Rates, Seeds
+from pzobo.bench.experiments.bounds import AnyNumber, Share
+from pzobo.bench.experiments.hyperparameters import auc
+from pzobo.bench.experiments.ordinary import ORDINARY
+from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
+from pzobo.bench.report.about import About, Panel, View
+from pzobo.outer.objective import Objective
+from pzobo.problems import Reweighting, SimulatedQuadratics, data_cleaning, simulated_quadratics
+from pzobo.solvers import GD
+
+
+def called(objective: Objective) -> dict[str, float]:
+    """How often the oracles of an algorithm were called, as gradients: a product counts as two."""
+    if not isinstance(objective, Memory):
+        return {}
+    calls = objective.at.calls
+    return {"oracle_calls": float(calls["f"] + calls["g"] + 2 * calls["products"])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCleaning(Experiment):
+    """New here: the data cleaning of benchopt's benchmark_bilevel."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """The data: digits, which needs no download, or mnist, which the benchmark has."""
+    root: Path | None = None
+    """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
+    corruption: Share = 0.5
+    """The share of training labels that are drawn at random."""
+    start: AnyNumber = -2.0
+    """Every x at first."""
+    N: int = 4
+    """The number of inner steps of the Jacobians, from where the last path ended."""
+    alpha: float = 0.1
+    """The learning rate of the inner steps."""
+    batch_size: int = 64
+    """The rows of a batch of the algorithms; the Jacobians see all data."""
+    mu: float = 0.1
+    """The length of the perturbation of PZOBO and HOZOG."""
+    directions: int = 8
+    """The number Q of random directions in each step."""
+    outer: Literal["adam", "sgd"] = "adam"
+    """The outer optimizer, for all methods."""
+    seeds: Seeds = 3
+    steps: int = 200
+    lr_grid: Rates = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+    slow = frozenset({"forward", "exact"})
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **ORDINARY}
+    not_settings = Experiment.not_settings | {"root"}
+
+    about = About(
+        name="data-cleaning",
+        title="Data cleaning, as in benchmark_bilevel",
+        text="Softmax regression on images, many of whose labels are random; the outer variables weigh the training "
+        "images. f does not contain x, so Direct never moves: it is plain training with equal weights. AUC: how "
+        "well the weights tell right labels from wrong ones.",
+        final="val_loss",
+        beside=("test_accuracy", "auc"),
+        views=tuple(
+            View(
+                f"Data cleaning: {data}",
+                {"data": data},
+                (Panel("val_loss", "seconds"), Panel("test_accuracy", "seconds"), Panel("auc", "seconds")),
+            )
+            for data in ("mnist", "digits")
+        ),
+    )
+
+    def label(self) -> str:
+        return f"{self.data}-corruption{self.corruption:g}-{self.outer}"
+
+    def setup(self) -> Setup:
+        solver = GD(self.alpha, self.N)
+        return Setup(
+            solver,
+            self.mu,
+            self.directions,
+            iterations=6,
+            rate=self.alpha,
+            warm_start=True,
+            compile=self.compile,
+            check=self.check,
+            converged=(solver.with_steps(200), 200),
+            algorithm_batch=self.batch_size,
+        )
+
+    def problem(self, seed: int) -> Reweighting:
+        return data_cleaning(self.data, corruption=self.corruption, start=self.start, seed=seed, root=self.root)
+
+    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        return (torch.optim.Adam if self.outer == "adam" else torch.optim.SGD)(variables, lr=lr)
+
+    def evaluate(self, objective: Objective) -> Mapping[str, float]:
+        problem = getattr(objective, "problem", None)
+        found: dict[str, float] = {}
+        if isinstance(problem, Reweighting) and objective.x.shape == problem.corrupted.shape:
+            found["auc"] = auc(objective.x, problem.corrupted)
+        return {**objective.evaluate(), **found, **called(objective)}
+
+    def paper_lr(self, method: str) -> float:
+        return 0.1 if self.outer == "adam" else 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratics(Experiment):
+    """New here: the simulated quadratics of benchopt's benchmark_bilevel, whose optimum is known."""
+
+    p: int = 20
+    """The number of outer variables."""
+    d: int = 20
+    """The number of inner variables."""
+    n: int = 1024
+    """The rows of both means."""
+    N: int = 10
+    """The number of inner steps of the Jacobians, from where the last path ended."""
+    alpha: float = 0.3
+    """The learning rate of the inner steps."""
+    batch_size: int = 64
+    """The rows of a batch of the algorithms; the Jacobians see all data."""
+    mu: float = 0.01
+    """The length of the perturbation of PZOBO and HOZOG."""
+    directions: int = 4
+    """The number Q of random directions in each step."""
+    seeds: Seeds = 3
+    steps: int = 500
+    lr_grid: Rates = (0.01, 0.03, 0.1, 0.3)
+
+    slow = frozenset({"forward"})
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **SMALL}
+
+    about = About(
+        name="quadratics",
+        title="Simulated quadratics, as in benchmark_bilevel",
+        text="Means of random quadratics. The value function Phi(x) = f(x, y*(x)) is known: the table shows the square "
+        "of its gradient.",
+        final="squared_gradient",
+        beside=("gap", "inner_distance"),
+        thresholds=(1e-1, 1e-2, 1e-4),
+        views=(
+            View(
+                "Simulated quadratics",
+                {},
+                (
+                    Panel("squared_gradient", "seconds", log=True),
+                    Panel("squared_gradient", "step", log=True),
+                    Panel("gap", "seconds", log=True),
+                ),
+            ),
+        ),
+    )
+
+    def label(self) -> str:
+        return f"p{self.p}-d{self.d}-n{self.n}"
+
+    def setup(self) -> Setup:
+        solver = GD(self.alpha, self.N)
+        return Setup(
+            solver,
+            self.mu,
+            self.directions,
+            iterations=self.N,
+            rate=self.alpha,
+            warm_start=True,
+            compile=self.compile,
+            check=self.check,
+            algorithm_batch=self.batch_size,
+        )
+
+    def problem(self, seed: int) -> SimulatedQuadratics:
+        return simulated_quadratics(self.p, self.d, self.n, seed=seed)
+
+    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(variables, lr=lr)
+
+    def evaluate(self, objective: Objective) -> Mapping[str, float]:
+        problem = getattr(objective, "problem", None)
+        assert isinstance(problem, SimulatedQuadratics)
+        found = objective.evaluate()
+        gap = found["value"] - float(problem.value(problem.optimum()))
+        return {**found, "gap": gap, **called(objective)}
+
+    def paper_lr(self, method: str) -> float:
+        return 0.1

@@ -1,0 +1,100 @@
+"""What does the ordinary model reach? Logistic regression on all data, or on the clean data alone: controls."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pzobo.bench.methods import Named
+from pzobo.extras import need
+from pzobo.outer.objective import Objective
+from pzobo.problems import Classification
+
+
+@dataclass(frozen=True)
+class Ordinary:
+    """scikit-learn's logistic regression, its strength by cross-validation. It knows nothing of two levels.
+
+    Args:
+        data: "all" for training and validation data together, "clean" for the validation data alone.
+        strengths: how many are tried.
+        folds: of the cross-validation.
+    """
+
+    data: Literal["all", "clean"]
+    strengths: int = 6
+    folds: int = 3
+
+    @property
+    def outer_steps(self) -> int:
+        return 1
+
+    def start(self, problem: Classification, seed: int = 0) -> Plain:
+        return Plain(problem, self)
+
+
+@dataclass
+class Plain(Objective):
+    """The model, fitted at the first step. x is nothing; no gradient moves it."""
+
+    problem: Classification
+    options: Ordinary
+    x: Tensor = field(default_factory=lambda: torch.zeros(1, requires_grad=True))
+    found: dict[str, float] = field(default_factory=dict)
+
+    def outer_loss(self) -> Tensor:
+        if not self.found:
+            self.found = self._fit()
+        return self.found["val_loss"] + 0.0 * self.x.sum()
+
+    def evaluate(self) -> dict[str, float]:
+        return dict(self.found)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": dict(self.found)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.found = dict(state["found"])
+
+    def _fit(self) -> dict[str, float]:
+        val = _arrays(self.problem.val)
+        parts = [val] if self.options.data == "clean" else [_arrays(self.problem.train), val]
+        inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        model = need("sklearn.linear_model").LogisticRegressionCV(
+            Cs=self.options.strengths, cv=self.options.folds, max_iter=300
+        )
+        with warnings.catch_warnings(action="ignore"):  # it says when a strength has not converged
+            model.fit(inputs, labels)
+        chances = model.predict_proba(val[0])[np.arange(len(val[1])), np.searchsorted(model.classes_, val[1])]
+        test = _arrays(self.problem.test)
+        return {
+            "val_loss": float(-np.log(np.maximum(chances, math.exp(-50))).mean()),
+            "accuracy": float(model.score(*val)),
+            "test_accuracy": float(model.score(*test)),
+        }
+
+
+def _arrays(batch: Any) -> tuple[Any, Any]:
+    return batch[0].flatten(1).cpu().numpy(), batch[1].cpu().numpy()
+
+
+ORDINARY: dict[str, Named] = {
+    "ordinary-all": Named(
+        "Logistic regression, all data",
+        "the ordinary model on training and validation data, its strength by cross-validation",
+        lambda setup, problem: Ordinary("all"),
+        tuned=False,
+    ),
+    "ordinary-clean": Named(
+        "Logistic regression, clean data",
+        "the ordinary model on the validation data alone",
+        lambda setup, problem: Ordinary("clean"),
+        tuned=False,
+    ),
+}
