@@ -36,7 +36,7 @@ def make(loss: Any = bowl, jacobian: Any = None, solver: Any = None, **options: 
 def test_all_are_caught_as_one_and_as_what_python_calls_them() -> None:
     found = inspect.getmembers(errors, inspect.isclass)
     classes = [c for _, c in found if c is not PzoboError and not issubclass(c, Warning)]
-    assert len(classes) == 17
+    assert len(classes) == 18
     for c in classes:
         assert issubclass(c, PzoboError)
         assert issubclass(c, (ValueError, TypeError, ArithmeticError, RuntimeError, OSError, ImportError, MemoryError))
@@ -343,5 +343,6 @@ def test_statistics_that_are_out_of_date() -> None:
 def test_a_black_box_without_a_loss_has_no_statistics() -> None:
     argmin = make(None, pzobo.PZOBO(), pzobo.BlackBox(lambda x, y0, b: x))
     argmin(leaf(3), ZERO)
+    assert argmin.last.finite
     with pytest.raises(StaleError, match="black box"):
-        _ = argmin.last
+        _ = argmin.last.inner_loss

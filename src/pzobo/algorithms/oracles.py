@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Slopes(NamedTuple):
     """The value of a loss on a batch, and its gradients.
 
-    Args:
+    Attributes:
         value: the loss.
         y: its gradient in the inner variables.
         x: its gradient in the outer variables.
@@ -51,7 +51,7 @@ class Slopes(NamedTuple):
 class Curved(NamedTuple):
     """dg/dy on a batch, and products with H = d2g/dy2 and J^T = d2g/dx dy.
 
-    Args:
+    Attributes:
         y: dg/dy.
         hv: H v.
         jv: J^T v.

@@ -17,7 +17,7 @@ from pzobo.diagnosis.flat import Flat, curvature, slope
 from pzobo.diagnosis.lanczos import spectrum
 from pzobo.diagnosis.suggestion import directions_for, suggest
 from pzobo.diagnosis.trial import Trial, blame_mu, distance
-from pzobo.errors import CurvatureError, NoResponseWarning, OptionError, PzoboError, SmoothingError
+from pzobo.errors import AuditWarning, CurvatureError, OptionError, PzoboError, SmoothingError
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.directional import Directional
 from pzobo.jacobians.pzobo import PZOBO
@@ -239,13 +239,16 @@ class _Patient:
     def estimate(self, truth: Reference) -> None:
         """How good is the estimate in use, and what is it that makes it bad?"""
         try:
-            with warnings.catch_warnings(action="ignore", category=NoResponseWarning):
-                self.flat.estimator(self.solver, self.jacobian)()
+            with warnings.catch_warnings(record=True, action="always") as said:
+                self.flat.estimator(self.solver, self.jacobian, audit=True)()
         except SmoothingError as problem:
             self.say("mu too small", "problem", str(problem))
         except PzoboError as problem:
             self.say("no estimate", "problem", str(problem))
             return
+        for warning in said:
+            if warning.category is AuditWarning:
+                self.say("audit", "warning", str(warning.message))
         found = self.trial(self.jacobian)
         mean = torch.stack(found).mean(0)
         noise = distance(found, [mean]) * math.sqrt(len(found) / max(1, len(found) - 1))

@@ -58,7 +58,7 @@ class Flat:
 
     def estimator(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Callable[..., Tensor]:
         """The hypergradient as a user gets it: an `Argmin`, the outer loss, `backward`. Each call draws anew."""
-        argmin = self.problem.argmin(solver, jacobian, **options)
+        argmin = self.problem.argmin(solver, jacobian, **{"audit": False, **options})
 
         def estimate(
             x: Tensor | None = None,
@@ -77,7 +77,7 @@ class Flat:
     def response(self, solver: Solver, jacobian: Jacobian, batches: Sequence[Tree] | None = None) -> Tensor:
         """The whole matrix dy^N/dx, a row for each inner variable."""
         leaves, tree = self._x.variables(self.x)
-        argmin = self.problem.argmin(solver, jacobian)
+        argmin = self.problem.argmin(solver, jacobian, audit=False)
         start = self._y.tree(self.y0)
         y = argmin(tree, start, self.problem.train) if batches is None else argmin(tree, start, batches=batches)
         flat = _join(Plan.take(y)[0])

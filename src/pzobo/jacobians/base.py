@@ -84,11 +84,11 @@ class Jacobian(ABC):
 
 
 def refuse_random(inner: InnerProblem, who: str) -> None:
-    """Refuse a problem that draws random numbers, where compiled code would draw others in the backward pass."""
+    """Refuse a problem that draws random numbers, where other ones would be drawn in the backward pass."""
     if inner.replay.random:
         raise RequirementError(
             f"The inner problem draws random numbers (dropout?), and {who} would evaluate it again with others. "
-            "Use compile=False, or PZOBO."
+            "Use compile=False and two-sided nudges, or PZOBO."
         )
 
 

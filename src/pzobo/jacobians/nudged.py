@@ -48,8 +48,9 @@ class Nudged(Jacobian):
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
-        if inner.kernel.compile:
-            refuse_random(inner, "Nudged with compile")
+        if inner.kernel.compile or not self.symmetric:
+            # One path alone divides by eps what y^N lacks to a solution, and with random numbers it always lacks some.
+            refuse_random(inner, "Nudged with compile, or of one path,")
         pairs = [(inner.points[i].z, inner.points[i].batch) for i in inner.turn]
         steps = inner.solver.steps if self.steps is None else self.steps
 

@@ -58,9 +58,8 @@ class Unrolled(Jacobian):
             return self._compiled(inner, first)
         tape: deque[Kept] = deque()
         keep_graph = not (self.checkpoint or self.products != "autodiff")
-        inner.replay.start()
-        y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
-        inner.replay.stop()
+        with inner.replay.first():
+            y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -75,9 +74,8 @@ class Unrolled(Jacobian):
         return y, pullback
 
     def _compiled(self, inner: InnerProblem, first: int) -> tuple[Leaves, Pullback]:
-        inner.replay.start()
-        tape = Tape(inner, first, self.products)
-        inner.replay.stop()
+        with inner.replay.first():
+            tape = Tape(inner, first, self.products)
         refuse_random(inner, "Unrolled with compile")
 
         def pullback(v: Leaves) -> Leaves:

@@ -147,6 +147,21 @@ def test_failures_and_unfinished_runs_are_said_in_words(page):
     assert "not finite" in page.text
 
 
+def test_audits_and_choices_are_said_in_words(tmp_path):
+    rows = [
+        {"step": 0, "seconds": 0.0, "outer_loss": 2.0, "audit_ratio": 0.78, "audit_signal": 0.5},
+        {"step": 1, "seconds": 1.0, "outer_loss": 1.0, "audit_ratio": 0.994},
+    ]
+    chosen = {**done(), "chosen": "Unrolled(): 3 ms a pass, 0.0e+00 from Unrolled()."}
+    write(tmp_path / "mine", rows, chosen)
+    write(tmp_path / "toy", rows, done(), experiment="toy", method="pzobo", seed=0)
+    text = write_report(read(tmp_path), [about()], tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Page(without_plotly(text)).text
+    assert page.count("audit: ratio 0.78 to 0.99, signal 0.5.") == 2
+    assert "chosen: Unrolled()." in page
+    assert "audit_ratio" not in page  # no curve of its own
+
+
 def test_runs_that_no_view_shows_are_in_a_table(page):
     assert "Other settings" in page.text
     assert page.text.count("direct gradient only") >= 4  # both views' legends and tables, though one does not name it

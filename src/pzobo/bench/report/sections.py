@@ -13,13 +13,18 @@ from pzobo.bench.report.runs import Run
 from pzobo.bench.report.styles import MARKERS, Style
 from pzobo.bench.report.summary import NOT_SETTINGS, Group, Summary
 from pzobo.bench.report.tables import results
+from pzobo.runs.rows import Row
 
 NOT_METRICS = ("step", "seconds", "memory")
 
 
+def _is_metric(key: str) -> bool:
+    return key not in NOT_METRICS and not key.startswith(Row.AUDIT)
+
+
 def generic(name: str, title: str, runs: Sequence[Run]) -> About:
     """What is shown of runs that no experiment describes: every metric against time, and the first against steps."""
-    metrics = list(dict.fromkeys(key for run in runs for row in run.rows for key in row if key not in NOT_METRICS))
+    metrics = list(dict.fromkeys(key for run in runs for row in run.rows for key in row if _is_metric(key)))
     metrics.sort(key=lambda key: key != "outer_loss")
     panels = [Panel(key, log=_spans_decades(runs, key)) for key in metrics]
     panels[1:1] = [Panel(panel.y, "step", panel.log) for panel in panels[:1]]

@@ -9,6 +9,7 @@ from pzobo.bench.report.about import About, View
 from pzobo.bench.report.plots import words
 from pzobo.bench.report.runs import Run
 from pzobo.bench.report.summary import Group, Summary
+from pzobo.runs.rows import Row
 
 Rows = list[tuple[list[str], str]]
 """Cells, and a remark on the runs behind them."""
@@ -66,7 +67,28 @@ def _remarks(runs: Sequence[Run]) -> str:
         parts.append(f"failed: {len(failed)} of {len(runs)}. {' '.join(dict.fromkeys(failed))}")
     if unfinished:
         parts.append(f"not finished: {unfinished} of {len(runs)}.")
-    return " ".join(parts)
+    return " ".join([*parts, *_audits(runs), *_choices(runs)])
+
+
+def _audits(runs: Sequence[Run]) -> list[str]:
+    """What the audits of these runs measured, from least to largest."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for row in run.rows:
+            for key, value in row.items():
+                if key.startswith(Row.AUDIT) and math.isfinite(value):
+                    found.setdefault(key.removeprefix(Row.AUDIT), []).append(value)
+    ranges = [
+        f"{name} {' to '.join(dict.fromkeys((number(min(values), digits=2), number(max(values), digits=2))))}"
+        for name, values in sorted(found.items())
+    ]
+    return [f"audit: {', '.join(ranges)}."] if ranges else []
+
+
+def _choices(runs: Sequence[Run]) -> list[str]:
+    """What `Auto` chose in these runs."""
+    chosen = [str(run.result["chosen"]).split(": ")[0] for run in runs if run.result and run.result.get("chosen")]
+    return [f"chosen: {', '.join(dict.fromkeys(chosen))}."] if chosen else []
 
 
 def number(value: float | None, missing: str = "", digits: int = 4) -> str:
