@@ -109,3 +109,17 @@ def test_one_large_variable_beside_a_small_one(large: float, dtype: torch.dtype,
         return x.grad
 
     assert relative_error(gradient(pzobo.Unrolled(products="difference")), gradient(pzobo.Unrolled())) < tolerance
+
+
+@pytest.mark.parametrize("steps", [10, 40])
+def test_cotangents_that_become_smaller_than_the_smallest_number(steps: int) -> None:
+    """At lr = 1 / L a step's derivative is zero but for rounding, so that cotangents shrink by 1e15 with each step."""
+    x = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    argmin = pzobo.Argmin(
+        lambda x, y, batch: 0.5 * (y - 3.0 * x).square().sum(),
+        solver=pzobo.GD(1.0, steps),
+        jacobian=pzobo.Unrolled(products="difference"),
+    )
+    for _ in range(3):  # lengths of differences are found in the first passes
+        (gradient,) = torch.autograd.grad(argmin(x, torch.ones(1, dtype=torch.float64)).sum(), x)
+        assert abs(float(gradient) - 3.0) < 1e-6

@@ -329,8 +329,10 @@ def probe_size(y: Leaves, q: Leaves) -> Tensor:
     there = trees.norm([s * t for s, t in zip(y, q, strict=True)]) / torch.where(along > 0, along, 1.0)
     size = torch.where(there > 0, there, torch.where(everywhere > 0, everywhere, 1.0))
     largest = trees.largest(q)
-    length: Tensor = size / torch.where(largest > 0, largest, 1.0)
-    return length
+    length = size / torch.where(largest > 0, largest, 1.0)
+    # A q of the smallest numbers there are counts as none.
+    finite: Tensor = torch.where(length.isfinite(), length, size)
+    return finite
 
 
 def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:
