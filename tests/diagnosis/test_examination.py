@@ -108,7 +108,7 @@ def test_too_few_directions():
     report = doctor(
         quadratic(40, 5), solver=SOLVED, jacobian=pzobo.PZOBO(mu=1e-3, directions=1, shrink=False), draws=12
     )
-    assert ills(report) == {"too few directions", "estimate"}
+    assert ills(report) == {"too few directions", "estimate", "audit"}
     # (p + 1) / Q of the indirect term's square is the law; twelve draws are within a factor of two of it.
     law = report.indirect * math.sqrt(41)
     assert law / 2 < report.direction_error < 2 * law
