@@ -11,6 +11,7 @@ import shlex
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from pzobo.bench.experiments.base import SEARCH_SEED, Experiment
-from pzobo.errors import DamagedFileError, PzoboError, SmoothingError
+from pzobo.errors import AuditWarning, DamagedFileError, PzoboError, SmoothingError
 from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
 from pzobo.runs import json_text, names
@@ -93,7 +94,8 @@ def _bare(experiment: Experiment) -> Experiment:
 
 
 def _fit(job: Job, steps: int, **options: Any) -> Fit:
-    with within_memory():
+    # What audits measure is in the metrics, and so in the report, for all methods side by side.
+    with within_memory(), warnings.catch_warnings(action="ignore", category=AuditWarning):
         return _fit_it(job, steps, **options)
 
 
