@@ -11,7 +11,6 @@ import torch
 
 import pzobo
 from pzobo.errors import AuditError, AuditWarning
-from pzobo.inner.probe import Probe
 from tests.jacobians.audit_problems import SMOOTH
 from tests.jacobians.wrong_problems import WRONG
 
@@ -43,9 +42,12 @@ def test_what_is_exact_is_never_blamed(name: str) -> None:
         with warnings.catch_warnings(record=True, action="always", category=AuditWarning) as said:
             try:
                 case.hypergradient(argmin)
-            except pzobo.errors.CurvatureError:
-                continue  # y^N is no minimum there: CG says so itself
-        blamed = [str(w.message) for w in said if "signal" not in str(w.message)]
+            except (pzobo.errors.CurvatureError, pzobo.errors.RequirementError):
+                # y^N is no minimum, as CG says itself; or torch has no forward derivative of BatchNorm in float32.
+                assert kind in ("CG", "ForwardMode")
+                continue
+        texts = [str(w.message) for w in said if w.category is AuditWarning]
+        blamed = [text for text in texts if "signal" not in text]
         if kind == "CG":  # what CG leaves of its system is its own business, and true
             blamed = [text for text in blamed if "linear system" not in text]
         assert not blamed, (kind, blamed)
@@ -58,14 +60,10 @@ def test_what_is_exact_is_never_blamed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_seen(name: str) -> None:
     """Each in the form that was wrong without a word, with the old lengths of probes."""
     wrong = WRONG[name]()
-    if wrong.probe is not None:
-        monkeypatch.setattr("pzobo.inner.kernel.probe_size", wrong.probe)
-        monkeypatch.setattr(Probe, "adjust", lambda *args: None)
-        monkeypatch.setattr(Probe, "lengths", lambda self, eps: (1.0, 1.0))
-    with wrong.around():
+    with wrong.conditions():
         argmin = wrong.case.argmin(wrong.jacobian, check=False)
         with warnings.catch_warnings(record=True, action="always", category=AuditWarning) as said:
             found = wrong.case.hypergradient(argmin)
@@ -97,7 +95,9 @@ def test_it_leaves_no_trace(jacobian: Any) -> None:
 
     def run(audit: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.2))
+        # torch has no forward derivative of what BatchNorm writes.
+        norm = torch.nn.Identity() if isinstance(jacobian, pzobo.ForwardMode) else torch.nn.BatchNorm1d(3)
+        net = torch.nn.Sequential(norm, torch.nn.Dropout(0.2))
         rows = torch.randn(8, 3)
 
         def inner_loss(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
