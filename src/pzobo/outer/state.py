@@ -164,9 +164,11 @@ class RunState:
             self.gradients = gradients
 
     def rehearse(self) -> None:
-        """A loss and its hypergradient without a trace."""
+        """Losses and their hypergradients without a trace: the third is the first that is not looked at closely, and
+        compiles what later ones use."""
         with self.no_trace():
-            self.objective.outer_loss().backward()
+            for _ in range(3):
+                self.objective.outer_loss().backward()
 
 
 def _optimizer(make: Any, variables: list[Tensor], lr: float | None) -> torch.optim.Optimizer:
