@@ -236,19 +236,20 @@ def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Produc
     ]
 
 
+def _found(name: str, value: float, holds: bool, sentence: str, advice: str) -> Finding:
+    """A finding, with advice where it does not hold."""
+    return Finding(name, value, holds, sentence if holds else f"{sentence} {advice}")
+
+
 def signal_finding(relative_error: float, p: int, directions: int) -> Finding:
     """How much of an answer from random directions is signal: 1 / (1 + r) of its squared length."""
     signal = 1.0 / (1.0 + relative_error)
-    sentence = (
-        f"{signal:.2g} of the answer's squared length is signal: Q = {directions} directions for p = {p} variables."
-    )
-    if signal >= 0.1:
-        return Finding("signal", signal, True, sentence)
-    return Finding(
+    return _found(
         "signal",
         signal,
-        False,
-        f"{sentence} The rest is the noise of random directions. Use more of them, "
+        signal >= 0.1,
+        f"{signal:.2g} of the answer's squared length is signal: Q = {directions} directions for p = {p} variables.",
+        "The rest is the noise of random directions. Use more of them, "
         'at="z" if prepare gives fewer variables, or Unrolled or Implicit, which have none of it.',
     )
 
@@ -259,9 +260,8 @@ def residual_finding(left: Leaves, v: Leaves) -> list[Finding]:
         return []
     residual = float(trees.norm(left) / trees.norm(v))
     sentence = f"The linear system with d2g/dy2 is solved to {residual:.1e} of its right-hand side."
-    if residual <= 0.1:
-        return [Finding("residual", residual, True, sentence)]
-    return [Finding("residual", residual, False, sentence + " More steps or terms, or a larger step, bring it down.")]
+    advice = "More steps or terms, or a larger step, bring it down."
+    return [_found("residual", residual, residual <= 0.1, sentence, advice)]
 
 
 def difference_finding(error: float) -> list[Finding]:
@@ -269,10 +269,8 @@ def difference_finding(error: float) -> list[Finding]:
     if not math.isfinite(error):
         return []
     sentence = f"Differences of gradients err by about {error:.1e} here, at their best length."
-    if error <= 0.1:
-        return [Finding("differences", error, True, sentence)]
     advice = 'Rounding and curvature leave no room between them: use products="forward" or "autodiff", or float64.'
-    return [Finding("differences", error, False, f"{sentence} {advice}")]
+    return [_found("differences", error, error <= 0.1, sentence, advice)]
 
 
 def rounding_finding(length: Tensor, rounding: Tensor) -> list[Finding]:
@@ -281,8 +279,5 @@ def rounding_finding(length: Tensor, rounding: Tensor) -> list[Finding]:
     if not math.isfinite(times):
         return []
     sentence = f"The paths differ by {times:.1e} roundings."
-    if times >= 10 or times == 0:
-        return [Finding("rounding", times, True, sentence)]
-    return [
-        Finding("rounding", times, False, f"{sentence} So the answer is largely rounding: use a larger mu, or float64.")
-    ]
+    advice = "So the answer is largely rounding: use a larger mu, or float64."
+    return [_found("rounding", times, times >= 10 or times == 0, sentence, advice)]

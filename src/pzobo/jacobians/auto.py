@@ -78,12 +78,13 @@ class Auto(Jacobian):
         self._name, self.why, self.chosen = state["chosen"], state["why"], None
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
-        named = dict(candidates(inner))
-        if self.chosen is None and len(named) == 1:
-            self._name, self.why = next(iter(named)), f"{next(iter(named))}: nothing else takes this solver."
-        if self.chosen is None and self._name:  # or after a checkpoint
-            self.chosen = named[self._name]
         if self.chosen is not None:
+            return self.chosen.run(inner)
+        named = dict(candidates(inner))
+        if len(named) == 1:
+            self._name, self.why = next(iter(named)), f"{next(iter(named))}: nothing else takes this solver."
+        if self._name:  # or after a checkpoint
+            self.chosen = named[self._name]
             return self.chosen.run(inner)
         y = inner.base()
 
