@@ -20,6 +20,7 @@ from pzobo.inner.questions import Finding
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps
 from pzobo.tensors.trees import Leaves
+from pzobo.zeroth_order.directions import Rademacher, Space
 
 STEPS = (0.1, 0.01, 0.001)
 """Lengths of the steps along an answer, relative to the size of x: that of an outer step first."""
@@ -104,10 +105,9 @@ def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, clai
 def missing_finding(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
     """What the answer a lacks, g - a, is orthogonal to it and not seen along it: two more paths along random signs w,
     for which the mean of <g - a, w>^2 is |g - a|^2."""
-    generator = torch.Generator().manual_seed(inner.questions.asked)
-    signs = tuple(
-        (2 * torch.randint(2, t.shape, generator=generator) - 1).to(t.device, t.dtype) for t in inner.variables
-    )
+    space = Space.of(inner.variables)
+    drawn = space.split(Rademacher().draw(inner.questions.asked, 0, 1, space), inner.variables)
+    signs = tuple(s.to(t.dtype) for s, t in zip(drawn, inner.variables, strict=True))
     size = float(trees.norm(answer))
     slopes = path_slopes(inner, y, v, signs, float(trees.dot(answer, signs)), unit=size)
     if not slopes:
