@@ -34,6 +34,7 @@ from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Iterative, Solver
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
+from pzobo.jacobians.unanswered import unanswered
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
@@ -309,7 +310,8 @@ class Argmin:
                 inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
                 # Nothing responds, or to nothing.
                 empty = not any(t.numel() for t in inner.inputs) or not any(t.numel() for t in y)
-                answer, pullback = (Direct() if empty else self.jacobian).run(inner)
+                jacobian = Direct() if empty else self.jacobian
+                answer, pullback = jacobian.run(inner)
                 self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
         others = [t for t in variables if id(t) not in asked]
@@ -320,8 +322,8 @@ class Argmin:
         def watched_pullback(v: Leaves) -> Sequence[Tensor]:
             questions.next()
             found = tuple(pullback(v))
-            if questions.closely and not empty and trees.is_finite(v):
-                self._look_at(inner, answer, v, found)
+            if questions.closely and trees.is_finite(v):
+                self._look_at(inner, jacobian, answer, v, found)
             return found
 
         return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *leaves]))
@@ -407,7 +409,7 @@ class Argmin:
             "To compile, register hooks once, and leave the modules in one mode."
         )
 
-    def _look_at(self, inner: InnerProblem, y: Leaves, v: Leaves, found: Leaves) -> None:
+    def _look_at(self, inner: InnerProblem, jacobian: Jacobian, y: Leaves, v: Leaves, found: Leaves) -> None:
         """Is an answer finite, and right? Faults are said once of each kind, or are errors."""
         if self.check and not trees.is_finite(found):
             raise DivergenceError(
@@ -416,7 +418,9 @@ class Argmin:
             )
         if not self.audit or not trees.is_finite(found):
             return
-        findings = [*inner.questions.findings, *self.jacobian.witness(inner, y, v, found)]
+        findings = [*inner.questions.findings, *jacobian.witness(inner, y, v, found)]
+        if not isinstance(self.jacobian, Direct):  # which says zero on purpose
+            findings += unanswered(inner, y, v, found, type(self.jacobian).__name__)
         inner.questions.audit = Audit.of(inner.questions.asked, findings)
         for finding in findings:
             if not finding.holds and self.audit == "error":
@@ -436,9 +440,9 @@ class Argmin:
 
 
 def inner_variable(leaf: Any) -> Tensor:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        found = f"a tensor of {leaf.dtype}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
-        raise StructureError(f"y0 holds {found}; the inner variables must be floating-point tensors.")
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.layout != torch.strided:
+        found = f"a tensor of {leaf.dtype}, {leaf.layout}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+        raise StructureError(f"y0 holds {found}; the inner variables must be dense floating-point tensors.")
     return leaf.detach()
 
 

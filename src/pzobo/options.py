@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import fields
 from typing import Any
 
 from pzobo.errors import OptionError, PzoboError
@@ -23,6 +24,21 @@ def in_range(what: str, value: Any, low: float, high: float) -> float:
     if number is None or not low <= number < high:
         raise OptionError(f"{what}={value!r}: must be a number in [{low:g}, {high:g}).")
     return number
+
+
+def freeze(options: Any) -> None:
+    """Make plain numbers of the tensors and arrays among the fields of a frozen dataclass: what is written into one
+    of them later, or between a forward and its backward pass, changes nothing."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        object.__setattr__(options, field.name, tuple(map(_plain, value)) if type(value) is tuple else _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """The number in a tensor or an array of one; a tensor that needs a gradient stays, to be refused."""
+    if getattr(value, "requires_grad", False) or not (hasattr(value, "item") and hasattr(value, "shape")):
+        return value
+    return value.item() if math.prod(value.shape) == 1 else value
 
 
 def whole(what: str, value: Any, kind: type[PzoboError] = OptionError) -> int:

@@ -26,7 +26,8 @@ class GD(Iterative):
     """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2).
 
     Args:
-        lr: the inner step size, alpha in the paper; positive.
+        lr: the inner step size, alpha in the paper; positive. Of a tensor the number that it holds now is taken, here and
+            in all options.
         steps: N, the number of inner steps; at least 1.
     """
 
@@ -100,12 +101,12 @@ class Adam(Iterative):
     linear = False
 
     def __post_init__(self) -> None:
-        self._check(lr=self.lr, eps=self.eps)
         if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
             raise OptionError(f"Adam: betas={self.betas!r}: must be a pair of numbers in [0, 1).")
         for beta in self.betas:
             in_range("Adam: betas", beta, 0, 1)
         object.__setattr__(self, "betas", tuple(self.betas))
+        self._check(lr=self.lr, eps=self.eps)
 
     def init(self, y: Leaves) -> Leaves:
         # 1 - beta^t by its recursion c <- beta c + (1 - beta): full relative precision also in float32, where

@@ -15,7 +15,7 @@ from pzobo.algorithms.vector import Vector
 from pzobo.errors import DivergenceError, OptionError, RequirementError, StructureError
 from pzobo.inner.kernel import Products
 from pzobo.inner.products import check_products
-from pzobo.options import whole
+from pzobo.options import freeze, whole
 from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
@@ -85,6 +85,7 @@ class Algorithm(ABC, Generic[C]):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, whole(f"{type(self).__name__}: {name}", getattr(self, name)))
         self._check_numbers()
+        freeze(self)
 
     def _check_numbers(self) -> None:
         """Rates, and numbers of steps, by their names."""

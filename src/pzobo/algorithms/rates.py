@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pzobo.errors import OptionError
-from pzobo.options import positive, whole
+from pzobo.options import freeze, positive, whole
 
 Rate = float | Callable[[int], float]
 """A number, or a function of the outer step k = 0, 1, 2, ..."""
@@ -35,6 +35,7 @@ class Decay:
     def __post_init__(self) -> None:
         positive("Decay: first", self.first)
         whole("Decay: delay", self.delay)
+        freeze(self)
 
     def __call__(self, k: int) -> float:
         return float(self.first * (self.delay / (k + self.delay)) ** self.power)

@@ -135,6 +135,19 @@ class InnerProblem(ABC):
         way = trees.add(y, self.y0, -1.0) if "path" in self.solver.gives else y
         return trees.norm(y) * dtype_eps(y) + trees.norm(way) * self.eps
 
+    def reads_what_it_writes(self, y: Leaves) -> bool:
+        """Whether dg/dy depends on buffers that g itself writes: taken twice in a row, between y0 and y, it differs."""
+        if not self.replay.wrote:
+            return False
+        between = trees.mul(trees.add(y, self.y0), 0.5)
+        with self.replay.again():
+            z, batch, _ = next(iter(self.feed(self.variables)))
+            found = []
+            for _ in range(2):
+                self.replay.rewind()
+                found.append(self.kernel.gradient(z, between, batch))
+        return bool(trees.norm(trees.add(*found, -1.0)) > self.eps**0.5 * trees.norm(found[0]))
+
     def like_y0(self, answer: Tree, who: str) -> Leaves:
         """An answer as leaves like those of y0."""
         leaves = take_apart(answer, self.kernel.y_plan, f"{who}'s answer", "y0")

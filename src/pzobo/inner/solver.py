@@ -10,7 +10,7 @@ import torch
 
 from pzobo.errors import OptionError
 from pzobo.inner.loops import number
-from pzobo.options import positive, whole
+from pzobo.options import freeze, positive, whole
 from pzobo.tensors.trees import Leaves
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Iterative(Solver):
         return pulled
 
     def _check(self, **rates: float) -> None:
+        """Refuse what is no number, and keep numbers of tensors, not the tensors."""
         object.__setattr__(self, "steps", whole(f"{type(self).__name__}: steps", self.steps))
         for name, value in rates.items():
             if getattr(value, "requires_grad", False):
@@ -99,3 +100,4 @@ class Iterative(Solver):
                     "constants: it would get none. Give a float."
                 )
             positive(f"{type(self).__name__}: {name}", value)
+        freeze(self)

@@ -7,7 +7,7 @@ speaks of y* must have right products with second derivatives: <a, a> = <q, J a>
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -47,28 +47,47 @@ def means(ratio: float) -> str:
     return f"the answer is too short by a factor of {ratio:.3g}, or the response bends"
 
 
-def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, unit: float) -> Slopes:
-    """How far slopes of <v, y^N> along a direction, by two more paths, are from the claimed one, in units of `unit`:
-    at the scale of an outer step, and at shorter ones if that is not clear."""
+def slopes_along(
+    inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, most_noise: float
+) -> Iterator[tuple[float, float, float]]:
+    """Slopes of <v, y^N> along a direction, by two more paths each: (relative length of the step, slope, its rounding),
+    from the scale of an outer step to shorter ones, as long as rounding is not more than `most_noise`."""
     length = float(probe_size(inner.variables, along))
     weighted = float(trees.norm([s * t for s, t in zip(y, v, strict=True)]))
     way = [(s - t) * w for s, t, w in zip(y, inner.y0, v, strict=True)] if "path" in inner.solver.gives else []
     rounding = 3 * (dtype_eps(y) * weighted + inner.eps * (float(trees.norm(way)) if way else weighted))
-    found: Slopes = []
     for step in STEPS:
         h = step * length
-        if rounding > DROWNED * 2 * h * abs(unit):
+        noise = rounding / (2 * h)
+        if noise > most_noise:
             continue
         try:
             up, down = (inner.again(trees.add(inner.variables, along, e)) for e in (h, -h))
         except (PzoboError, ArithmeticError, ValueError, RuntimeError):
             continue  # x cannot be moved so far
-        off = (float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h) - claimed) / unit
+        slope = float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h)
+        if math.isfinite(slope):
+            yield step, slope, noise
+
+
+def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, unit: float) -> Slopes:
+    """How far slopes along a direction are from the claimed one, in units of `unit`: at the scale of an outer step, and
+    at shorter ones if that is not clear."""
+    found: Slopes = []
+    for step, slope, _ in slopes_along(inner, y, v, along, DROWNED * abs(unit)):
+        off = (slope - claimed) / unit
         if math.isfinite(off):
             found.append((step, off))
             if abs(off) <= CLOSE:
                 break
     return found
+
+
+def random_signs(inner: InnerProblem, key: int) -> Leaves:
+    """One direction of the variables, of random signs."""
+    space = Space.of(inner.variables)
+    drawn = space.split(Rademacher().draw(key, 0, 1, space), inner.variables)
+    return tuple(s.to(t.dtype) for s, t in zip(drawn, inner.variables, strict=True))
 
 
 def ratio_of(slopes: Slopes) -> tuple[float, float]:
@@ -105,9 +124,7 @@ def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, clai
 def missing_finding(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
     """What the answer a lacks, g - a, is orthogonal to it and not seen along it: two more paths along random signs w,
     for which the mean of <g - a, w>^2 is |g - a|^2."""
-    space = Space.of(inner.variables)
-    drawn = space.split(Rademacher().draw(inner.questions.asked, 0, 1, space), inner.variables)
-    signs = tuple(s.to(t.dtype) for s, t in zip(drawn, inner.variables, strict=True))
+    signs = random_signs(inner, inner.questions.asked)
     size = float(trees.norm(answer))
     slopes = path_slopes(inner, y, v, signs, float(trees.dot(answer, signs)), unit=size)
     if not slopes:

@@ -16,6 +16,7 @@ from pzobo.jacobians.base import Jacobian, Level
 from pzobo.jacobians.implicit import CG, Implicit
 from pzobo.jacobians.nudged import Nudged
 from pzobo.jacobians.pzobo import PZOBO
+from pzobo.jacobians.unanswered import unanswered
 from pzobo.jacobians.unrolled import Unrolled
 from pzobo.options import positive
 from pzobo.tensors import trees
@@ -188,7 +189,8 @@ def alike(inner: InnerProblem, questions: Questions) -> InnerProblem:
 
 def stands(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> bool:
     """Whether more paths confirm an answer, or say nothing against it."""
-    return all(finding.holds for finding in exact_slope(inner, y, v, answer, ""))
+    found = [*exact_slope(inner, y, v, answer, ""), *unanswered(inner, y, v, answer, "")]
+    return all(finding.holds for finding in found)
 
 
 def choose(tried: list[Tried], reference: tuple[str, Leaves], accuracy: float) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from pzobo.inner.problem import InnerProblem
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import rounding_finding, signal_finding
 from pzobo.jacobians.base import Jacobian, Level
+from pzobo.options import freeze
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Sampler
@@ -46,6 +47,7 @@ class Directional(Jacobian):
         if self.at not in ("auto", "x", "z"):
             raise OptionError(f'at={self.at!r}: must be "auto", "x" or "z".')
         check_sampler(self.sampler, self.shrink)
+        freeze(self)
 
     @property
     def only_at_z(self) -> bool:
@@ -53,7 +55,8 @@ class Directional(Jacobian):
 
     def level(self, x_size: int, z_size: int) -> Level:
         if self.at == "auto":
-            return "z" if z_size < x_size else "x"
+            # A z without a graph is no function of x to autograd, but may be one to paths.
+            return "z" if 0 < z_size < x_size else "x"
         return self.at
 
     def seeded(self, seed: int) -> Self:

@@ -16,9 +16,9 @@ from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import check_products
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import difference_finding, product_findings, residual_finding, solved_slope
-from pzobo.jacobians.base import Jacobian, refuse_random
+from pzobo.jacobians.base import Jacobian, refuse_memory, refuse_random
 from pzobo.jacobians.system import Place, System
-from pzobo.options import in_range, positive, whole
+from pzobo.options import freeze, in_range, positive, whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
@@ -56,6 +56,7 @@ class CG(Inverse):
         whole("CG: steps", self.steps)
         in_range("CG: tol", self.tol, 0, math.inf)
         in_range("CG: damping", self.damping, 0, math.inf)
+        freeze(self)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         square = trees.dot(v, v)
@@ -118,6 +119,7 @@ class FixedPoint(Inverse):
         whole("FixedPoint: steps", self.steps)
         if self.lr is not None:
             positive("FixedPoint: lr", self.lr)
+        freeze(self)
 
     def needs(self) -> tuple[frozenset[str], ...]:
         return (frozenset({"map"}),) if self.lr is None else ()
@@ -168,6 +170,7 @@ class Neumann(Inverse):
     def __post_init__(self) -> None:
         whole("Neumann: terms", self.terms)
         positive("Neumann: step", self.step, least="a positive number, below 2 / L for convergence")
+        freeze(self)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         answer, system.left = system.series(self._turn, self._finish, self.terms, (v, v), (self.step,))
@@ -243,6 +246,7 @@ class Implicit(Jacobian):
             refuse_random(inner, "Implicit with compile")
 
         def pullback(v: Leaves) -> Leaves:
+            refuse_memory(inner, y, "Implicit")
             system = System(inner, y, self.products)
             with inner.replay.again():
                 answer = self.inverse.apply(system, v)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from pzobo.inner.kernel import probe_size
 from pzobo.inner.problem import InnerProblem, Point, in_turn
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import product_findings, rounding_finding, solved_slope
-from pzobo.jacobians.base import Jacobian, refuse_random
-from pzobo.options import positive, whole
+from pzobo.jacobians.base import Jacobian, refuse_memory, refuse_random
+from pzobo.options import freeze, positive, whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
 from pzobo.tensors.trees import Leaves
@@ -25,7 +25,7 @@ class Nudged(Jacobian):
     First derivatives only, and no noise from p.
 
     Args:
-        eps: the length of the nudge: max |e v_i| as a part of the size of y, its root mean square. By default what
+        eps: the length of the nudge: max |e v_i| as a part of the size that y has where v is. By default what
             central differences want in the precision of g, 2 eps^(1/3): 0.01 in float32, 1e-5 in float64; with
             `symmetric=False` at least 0.01.
         steps: steps of the nudged path; the solver's own number by default.
@@ -45,6 +45,7 @@ class Nudged(Jacobian):
             positive("Nudged: eps", self.eps)
         if self.steps is not None:
             whole("Nudged: steps", self.steps)
+        freeze(self)
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         y = inner.base()
@@ -67,6 +68,7 @@ class Nudged(Jacobian):
             return inner.mean(inner.mixed or inner.turn, by_z)
 
         def pullback(v: Leaves) -> Leaves:
+            refuse_memory(inner, y, "Nudged")
             e = self._length(y, v, inner.eps)
 
             def nudged(e: Tensor) -> Leaves:
@@ -94,11 +96,8 @@ class Nudged(Jacobian):
         ]
 
     def _length(self, y: Leaves, v: Leaves, precision: float) -> Tensor:
-        """e: the largest nudge of a coordinate is `eps` times the size of y."""
+        """e: the largest nudge of a coordinate is `eps` times the size that y has where v is."""
         best = 2.0 * precision ** (1 / 3)
         # One path alone divides what y^N lacks to a solution by the nudge, which must not be shorter than need be.
         eps = self.eps or (best if self.symmetric else max(best, 0.01))
-        size = trees.norm(y) / sum(t.numel() for t in y) ** 0.5
-        largest = trees.largest(v)
-        length: Tensor = eps * torch.where(size > 0, size, 1.0) / torch.where(largest > 0, largest, 1.0)
-        return length
+        return eps * probe_size(y, v)

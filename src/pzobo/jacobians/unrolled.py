@@ -14,7 +14,7 @@ from pzobo.inner.products import Linearization, Transpose, check_products, throu
 from pzobo.inner.questions import Finding
 from pzobo.inner.tape import Tape
 from pzobo.jacobians.audit import difference_finding, exact_slope, product_findings
-from pzobo.jacobians.base import Jacobian, refuse_random
+from pzobo.jacobians.base import Jacobian, refuse_memory, refuse_random
 from pzobo.options import whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
@@ -64,6 +64,8 @@ class Unrolled(Jacobian):
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
             parts: dict[int, Leaves] = {}
+            if not keep_graph:
+                refuse_memory(inner, y, 'Unrolled with checkpoint=True, or products other than "autodiff",')
             with inner.replay.again():
                 for index, step in reversed(tape):
                     y_bar, state_bar, by_z = step()(y_bar, state_bar)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pzobo.argmin import Argmin
 from pzobo.jacobians.direct import Direct
+from pzobo.options import freeze
 from pzobo.outer.bilevel import Batches, Bilevel
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
@@ -64,6 +65,7 @@ class HOZOG:
         check_sampler(self.sampler, self.shrink)
         check_batching(self.batching)
         self._batches.check(self.solver)
+        freeze(self)
 
     @property
     def _batches(self) -> Batches:

@@ -69,6 +69,11 @@ class Replay:
         """Whether the first evaluation drew random numbers."""
         return bool(self._random)
 
+    @property
+    def wrote(self) -> bool:
+        """Whether buffers of modules are not as they were before the first evaluation."""
+        return self._at_first.changed()
+
     def now(self) -> States:
         """The random state at this moment, for `rewind`."""
         return _states(self._devices)

@@ -109,8 +109,8 @@ def estimate(
 # The options that all uses share
 
 
-def check_mu(mu: float) -> None:
-    positive("mu", mu, SmoothingError, "a positive number; 0.01 is a good start")
+def check_mu(mu: float) -> float:
+    return positive("mu", mu, SmoothingError, "a positive number; 0.01 is a good start")
 
 
 def check_directions(directions: int) -> None:

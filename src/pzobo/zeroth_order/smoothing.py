@@ -63,7 +63,7 @@ def smooth(
         >>> loss = pzobo.smooth(lambda x: (x - 1).square().sum(), x, mu=1e-3, directions=3, sampler=pzobo.Orthogonal())
         >>> loss.backward()    # x.grad is close to (-2, -2, -2)
     """
-    check_mu(mu)
+    mu = check_mu(mu)
     check_directions(directions)
     check_batching(batching)
     sampler = Gaussian() if sampler is None else sampler
