@@ -26,8 +26,8 @@ class GD(Iterative):
     """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2).
 
     Args:
-        lr: the inner step size, alpha in the paper; positive. Of a tensor the number that it holds now is taken, here and
-            in all options.
+        lr: the inner step size, alpha in the paper; positive. Of a tensor the number that it holds now is taken, here
+            and in all options.
         steps: N, the number of inner steps; at least 1.
     """
 

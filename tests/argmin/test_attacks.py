@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,9 +13,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.parametrizations import spectral_norm
 
 import pzobo
-from pzobo.errors import OptionError, SmoothingError, StaleError, StructureError
+from pzobo.errors import (
+    AuditWarning,
+    DivergenceError,
+    OptionError,
+    PzoboError,
+    RequirementError,
+    SmoothingError,
+    StaleError,
+    StructureError,
+)
 from tests.helpers import JACOBIANS, ZERO, bowl, each, leaf, make, normal, truth
 
 GD = pzobo.GD(0.1, 20)
@@ -210,6 +222,40 @@ def test_a_nudge_that_is_rounding_is_refused() -> None:
         argmin(x, torch.zeros(9)).sum().backward()
 
 
+LEAVES = {
+    "small": lambda y: y["small"].sum() / 1e-3,
+    "big": lambda y: y["big"].sum() / 1e4,
+    "both": lambda y: y["big"].sum() + y["small"].sum(),
+    "both, scaled": lambda y: y["big"].sum() / 1e4 + y["small"].sum() / 1e-3,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("outer", LEAVES)
+def test_nudged_with_leaves_of_very_different_sizes_is_right_or_told(outer: str, dtype: torch.dtype) -> None:
+    """y* = (1e4 x^2, 1e-3 sin x), of a g that is not quadratic. One length serves the leaves that v is in."""
+
+    def loss(x: Tensor, y: dict[str, Tensor], batch: Any) -> Tensor:
+        r, s = y["big"] / 1e4 - x.square(), y["small"] / 1e-3 - x.sin()
+        return 1e8 * (0.5 * r.square() + 0.1 * r.pow(4)).sum() + 1e-6 * (0.5 * s.square() + 0.1 * s.pow(4)).sum()
+
+    x = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=dtype, requires_grad=True)
+    solution = {"big": 1e4 * x.square(), "small": 1e-3 * x.sin()}
+    expected = torch.autograd.grad(LEAVES[outer](solution), x)[0]
+    argmin = pzobo.Argmin(loss, solver=pzobo.GD(0.5, 60), jacobian=pzobo.Nudged())
+    with warnings.catch_warnings(record=True, action="always", category=AuditWarning) as said:
+        try:
+            LEAVES[outer](argmin(x, {name: 1.1 * y.detach() for name, y in solution.items()})).backward()
+        except (SmoothingError, DivergenceError):
+            assert outer != "big"
+            assert (outer, dtype) != ("small", torch.float64)
+            return
+    if not any(w.category is AuditWarning for w in said):
+        torch.testing.assert_close(x.grad, expected, rtol=1e-3 if dtype == torch.float32 else 1e-6, atol=0)
+    else:
+        assert outer.startswith("both")
+
+
 # 6. Code that writes into what it is given
 
 
@@ -325,6 +371,67 @@ def test_buffers_of_another_thread_are_its_own() -> None:
     assert int(net.num_batches_tracked) == calls
 
 
+class Remembering(nn.Module):
+    """It goes on with a running mean that it writes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, y: Tensor) -> Tensor:
+        if self.training:
+            self.mean.mul_(0.5).add_(y.detach(), alpha=0.5)
+        return y * (1 + self.mean.clone().square())
+
+
+AGAIN = {
+    "checkpoint": pzobo.Unrolled(checkpoint=True),
+    "forward": pzobo.Unrolled(products="forward"),
+    "difference": pzobo.Unrolled(products="difference"),
+    "implicit": pzobo.Implicit(pzobo.CG(5)),
+    "nudged": pzobo.Nudged(),
+}
+
+
+@pytest.mark.parametrize("jacobian", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("kind", ["mean", "spectral norm"])
+def test_a_loss_that_reads_the_buffers_it_writes_is_refused_outside_of_its_path(jacobian: Any, kind: str) -> None:
+    net = Remembering() if kind == "mean" else spectral_norm(nn.Linear(3, 3, bias=False).double())
+    weight = next(iter(dict(net.named_parameters())), "")
+
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        made = net(y) if kind == "mean" else functional_call(net, {weight: y.diag() + 0.1}, (ZERO + 1,))
+        return (made - x).square().sum() + 0.1 * y.square().sum()
+
+    x, y0 = leaf(3), ZERO + 0.5
+    argmin = pzobo.Argmin(loss, solver=pzobo.GD(0.05, 8), jacobian=jacobian)
+    net.eval()
+    argmin(x, y0).sum().backward()
+    net.train()
+    before = [b.clone() for b in net.buffers()]
+    y = argmin(x, y0)
+    assert any(not torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
+    before = [b.clone() for b in net.buffers()]
+    with pytest.raises(RequirementError, match=r"depends on buffers that it writes itself.*eval\(\)"):
+        y.sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("jacobian", AGAIN.values(), ids=AGAIN)
+def test_batch_norm_and_dropout_are_not_refused(jacobian: Any) -> None:
+    """They write, or draw, but what they wrote does not change what they answer."""
+    net, rows = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.2)).double(), normal(8, 3)
+    x = leaf(3)
+
+    def loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return (net(rows * (1 + x)) @ y - 1).square().mean() + 0.1 * y.square().sum()
+
+    with warnings.catch_warnings(action="ignore", category=AuditWarning):
+        pzobo.Argmin(loss, solver=pzobo.GD(0.05, 8), jacobian=jacobian)(x, ZERO).sum().backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+
+
 # 8. A sampler's directions are its own
 
 
@@ -386,7 +493,70 @@ def test_a_rate_that_wants_a_gradient_is_refused(make_solver: Any) -> None:
         pzobo.HeavyBall(0.1, torch.tensor(0.9, requires_grad=True), 3)
 
 
+NUMBERS: dict[str, Callable[[Tensor], tuple[Any, Any]]] = {
+    "GD": lambda t: (pzobo.GD(t, 8), pzobo.Unrolled()),
+    "HeavyBall": lambda t: (pzobo.HeavyBall(t, t, 8), pzobo.Unrolled()),
+    "Adam": lambda t: (pzobo.Adam(t, 8, betas=(t, 0.9), eps=t), pzobo.Unrolled()),
+    "mu": lambda t: (pzobo.GD(0.1, 8), pzobo.PZOBO(t, 3, pzobo.Orthogonal(seed=0), shrink=t)),
+    "eps": lambda t: (pzobo.GD(0.1, 8), pzobo.Nudged(t)),
+    "damping": lambda t: (pzobo.GD(0.1, 8), pzobo.Implicit(pzobo.CG(5, damping=t))),
+    "FixedPoint": lambda t: (pzobo.GD(0.1, 8), pzobo.Implicit(pzobo.FixedPoint(5, lr=t))),
+    "Neumann": lambda t: (pzobo.GD(0.1, 8), pzobo.Implicit(pzobo.Neumann(t, 5))),
+}
+
+
+@pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("kind", ["tensor", "array"])
+@pytest.mark.filterwarnings("ignore::pzobo.errors.AuditWarning")
+def test_an_option_is_the_number_that_it_was(make: Any, kind: str) -> None:
+    """A tensor, or an array, that is written into afterwards changes nothing: neither the path nor its derivative."""
+    found = []
+    for change in (False, True):
+        number = torch.tensor(0.1, dtype=torch.float64) if kind == "tensor" else np.array(0.1)
+        solver, jacobian = make(number)
+        x = leaf(3)
+        y = pzobo.Argmin(bowl, solver=solver, jacobian=jacobian)(x, ZERO)
+        if change:
+            number.mul_(3) if isinstance(number, Tensor) else number.__imul__(3)
+        y.sum().backward()
+        found.append(x.grad)
+        y = pzobo.Argmin(bowl, solver=solver, jacobian=jacobian)(x, ZERO)
+        found.append(y.detach())
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
+def test_numbers_of_an_algorithm_are_those_they_were() -> None:
+    lr = torch.tensor(0.1)
+    algorithm, decay = pzobo.algorithms.SOBA(lr=lr), pzobo.algorithms.Decay(lr, 0.5)
+    lr.mul_(3)
+    assert algorithm.lr == pytest.approx(0.1)
+    assert decay(0) == pytest.approx(0.1)
+
+
 # 11. Things that are empty, and half precision
+
+
+@each
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+@pytest.mark.parametrize("where", ["x", "prepare", "y0"])
+def test_sparse_variables_are_refused(jacobian: Any, layout: torch.layout, where: str) -> None:
+    dense = torch.eye(3, dtype=torch.float64)
+    x = dense.to_sparse(layout=layout).requires_grad_() if where == "x" else dense.clone().requires_grad_()
+    prepare = (lambda x, batch: x.to_sparse(layout=layout)) if where == "prepare" else None
+    argmin = make(jacobian, lambda z, y, batch: ((z @ y).square() - y).sum(), prepare=prepare)
+    y0 = dense.to_sparse(layout=layout) if where == "y0" else ZERO
+    if where == "prepare" and isinstance(jacobian, pzobo.PZOBO):
+        argmin(x, y0).sum().backward()
+        return  # a path that is a function of x takes any z
+    with pytest.raises(PzoboError, match=r"sparse.*(dense|forward-mode derivatives)"):
+        argmin(x, y0).sum().backward()
+
+
+def test_sparse_variables_of_smooth_are_refused() -> None:
+    x = torch.eye(3).to_sparse().requires_grad_()
+    with pytest.raises(StructureError, match=r"t.values\(\)"):
+        pzobo.smooth(lambda x: x.to_dense().sum(), x, mu=0.1)
 
 
 @each

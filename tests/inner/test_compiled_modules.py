@@ -121,6 +121,22 @@ def test_hooks_that_are_registered_after_the_first_call(kind: str) -> None:
     assert torch.equal(values[2], values[0])
 
 
+@pytest.mark.parametrize("kind", ["forward", "before"])
+def test_hooks_of_a_module_that_the_first_call_did_not_call(kind: str) -> None:
+    """What it calls later is compiled by guards of torch.compile, which skip hooks unless they are told not to."""
+    layer, mode = nn.Linear(3, 3, bias=False).double(), {"on": False}
+    argmins = both(lambda x, y, batch: bowl(layer(x) if mode["on"] else x, y))
+    assert_alike(argmins)
+    mode["on"] = True
+    values = [assert_alike(argmins)]
+    with doubled(layer, kind):
+        values.append(assert_alike(argmins))
+    values.append(assert_alike(argmins))
+    assert relative_error(values[1], values[0]) > 1e-2
+    assert torch.equal(values[2], values[0])
+    assert torch._dynamo.config.skip_nnmodule_hook_guards  # the user's own setting stays
+
+
 def test_hooks_that_change_again_and_again() -> None:
     """They are compiled as often as torch.compile would, and then not any more."""
     layer = nn.Linear(3, 3, bias=False).double()

@@ -23,6 +23,7 @@ ESTIMATORS: dict[str, Any] = {
     "nudged": pzobo.Nudged(),
     "pzobo at z": pzobo.PZOBO(1e-4, 3, pzobo.Orthogonal(seed=0), at="z"),
 }
+SOLVER = pzobo.GD(0.5, 30)
 each_estimator = pytest.mark.parametrize("jacobian", ESTIMATORS.values(), ids=ESTIMATORS)
 
 
@@ -30,7 +31,7 @@ def distance(z: Any, y: Tensor, batch: Any = None) -> Tensor:
     return 0.5 * (y - (z if isinstance(z, Tensor) else z["a"] + z["b"])).square().sum()
 
 
-def said(jacobian: Any, x: Any, loss: Any = distance, solver: Any = pzobo.GD(0.5, 30), **options: Any) -> list[str]:
+def said(jacobian: Any, x: Any, loss: Any = distance, solver: Any = SOLVER, **options: Any) -> list[str]:
     """What the audit says of one backward pass."""
     argmin = pzobo.Argmin(loss, solver=solver, jacobian=jacobian, **options)
     with warnings.catch_warnings(record=True, action="always", category=AuditWarning) as caught:

@@ -50,6 +50,10 @@ class Compiled:
     ) -> None:
         self._plain = plain or function
         self._function = torch.compile(_own_code(function), backend=_inductor, fullgraph=True)
+        # What is compiled in a later call may call modules that no earlier one did: their hooks are guarded too. This
+        # is what `config.patch` sets; the patch itself takes a hundred times as long, in every call.
+        config: Any = torch._dynamo.config
+        self._skip_hooks = config._config["skip_nnmodule_hook_guards"].user_override
         self._instead = instead
         self._in_use: Callable[..., Any] = self._compiled
 
@@ -57,6 +61,7 @@ class Compiled:
         return self._in_use(*args)
 
     def _compiled(self, *args: Any) -> Any:
+        before = self._skip_hooks.set(False)
         try:
             return self._function(*args)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
@@ -67,6 +72,8 @@ class Compiled:
                     f"torch.compile cannot take this loss: {_reason(error)} "
                     "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
                 ) from error
+        finally:
+            self._skip_hooks.reset(before)
         answer = self._instead(*args)
         self._in_use = self._instead
         return answer

@@ -28,7 +28,8 @@ class Audit:
             the answer's own; "error": what two more paths in a random direction say of the whole answer; "products":
             the ratio of products with second derivatives, taken both ways round; "residual": of the linear system;
             "differences": the error to be expected of differences of gradients; "signal": the part of the answer's
-            squared length that is no noise of random directions; "rounding": how many roundings the paths differ by.
+            squared length that is no noise of random directions; "rounding": how many roundings the paths differ by;
+            "unanswered": the slope of paths along outer variables that got exactly zero.
         holds: whether nothing speaks against the answer.
         sentence: all of it, in words; what speaks against the answer comes first.
     """

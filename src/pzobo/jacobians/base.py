@@ -96,9 +96,10 @@ def refuse_memory(inner: InnerProblem, y: Leaves, who: str) -> None:
     """Refuse a g that goes on with buffers it has written itself, in the passes that are looked at closely."""
     if inner.questions.closely and inner.reads_what_it_writes(y):
         raise RequirementError(
-            "The gradient of the inner loss depends on buffers that it writes itself (spectral normalisation? a running "
-            f"mean?), so that it is another one each time, and {who} evaluates it again outside of its path. Call eval() "
-            "on the module, or use PZOBO, which runs whole paths, or Unrolled(), which keeps each step's graph."
+            "The gradient of the inner loss depends on buffers that it writes itself (spectral normalisation? a "
+            f"running mean?), so that it is another one each time, and {who} evaluates it again outside of its path. "
+            "Call eval() on the module, or use PZOBO, which runs whole paths, or Unrolled(), which keeps each step's "
+            "graph."
         )
 
 

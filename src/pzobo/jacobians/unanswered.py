@@ -16,7 +16,6 @@ from pzobo.inner.at_x import AtX
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import DROWNED, random_signs, slopes_along
-from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves
 
 SAME = 0.5
@@ -26,7 +25,7 @@ SAME = 0.5
 def unanswered(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, who: str) -> list[Finding]:
     """Paths along those outer variables to which an answer gives exactly zero."""
     call = inner.call
-    if inner.solver.opaque or not float(trees.largest(v)) > 0:
+    if inner.solver.opaque or not any(bool(t.any()) for t in v):
         return []
     # Batches of the Jacobian's own need not hold what those of the path do.
     carry = [t for t, found in zip(inner.inputs, answer, strict=True) if call.own or call.mixed or bool(found.any())]

@@ -97,8 +97,9 @@ def is_variable(leaf: Any) -> bool:
     refuse_complex(leaf)
     if leaf.layout != torch.strided:
         raise StructureError(
-            f"A sparse tensor ({leaf.layout}) of shape {tuple(leaf.shape)} in x, or in the answer of prepare(), requires "
-            "a gradient, but variables must be dense. Give its values, t.values(), and make the matrix in the loss."
+            f"A sparse tensor ({leaf.layout}) of shape {tuple(leaf.shape)} in x, or in the answer of prepare(), "
+            "requires a gradient, but variables must be dense. Give its values, t.values(), and make the matrix in the "
+            "loss."
         )
     return leaf.is_floating_point()
 
