@@ -29,9 +29,10 @@ from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.kernel import Code, Kernel
 from pzobo.inner.problem import Call, InnerProblem
-from pzobo.inner.questions import Audit, Questions
+from pzobo.inner.questions import Audit, Finding, Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Iterative, Solver
+from pzobo.jacobians.audit import repeat_finding
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.unanswered import unanswered
@@ -275,6 +276,8 @@ class Argmin:
         leaves = [leaf for batch in (*data, *own, *mixed) for leaf in batch.leaves]
         refuse_transforms([t for t in (*x_leaves, *y_leaves, *leaves) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
+        if variables:
+            refuse_variables(leaves)
         y = tuple(inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
@@ -418,9 +421,7 @@ class Argmin:
             )
         if not self.audit or not trees.is_finite(found):
             return
-        findings = [*inner.questions.findings, *jacobian.witness(inner, y, v, found)]
-        if not isinstance(self.jacobian, Direct):  # which says zero on purpose
-            findings += unanswered(inner, y, v, found, type(self.jacobian).__name__)
+        findings = [*inner.questions.findings, *self._witnesses(inner, jacobian, y, v, found)]
         inner.questions.audit = Audit.of(inner.questions.asked, findings)
         for finding in findings:
             if not finding.holds and self.audit == "error":
@@ -428,6 +429,15 @@ class Argmin:
             if not finding.holds and finding.name not in self._questions.said:
                 self._questions.said.add(finding.name)
                 warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=2)
+
+    def _witnesses(self, inner: InnerProblem, jacobian: Jacobian, y: Leaves, v: Leaves, found: Leaves) -> list[Finding]:
+        if isinstance(self.jacobian, Direct):  # which says zero on purpose
+            return []
+        repeat = repeat_finding(inner, y)
+        if not all(finding.holds for finding in repeat):
+            return repeat  # other paths would be of another problem too
+        told = unanswered(inner, y, v, found, type(self.jacobian).__name__)
+        return [*repeat, *jacobian.witness(inner, y, v, found), *told]
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
@@ -443,7 +453,18 @@ def inner_variable(leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.layout != torch.strided:
         found = f"a tensor of {leaf.dtype}, {leaf.layout}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
         raise StructureError(f"y0 holds {found}; the inner variables must be dense floating-point tensors.")
-    return leaf.detach()
+    # Forward derivatives write into copies of y, which then need memory for each element.
+    return leaf.detach().contiguous() if 0 in leaf.stride() else leaf.detach()
+
+
+def refuse_variables(leaves: Sequence[Any]) -> None:
+    """Refuse a batch that would get no gradient although it asks for one."""
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            raise StructureError(
+                f"A tensor of shape {tuple(leaf.shape)} in the batch requires a gradient, but the batch is a constant "
+                "and gets none. Give it as a part of x, or without its graph: t.detach()."
+            )
 
 
 def _identity(thing: Any) -> Hashable:

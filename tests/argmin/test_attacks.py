@@ -193,6 +193,88 @@ def test_arrays_and_objects_that_are_changed_are_noticed(jacobian: Any, kind: st
         y.sum().backward()
 
 
+class Holder:
+    """What a loss may depend on besides its arguments."""
+
+    def __init__(self) -> None:
+        self.array = np.array([1.0, 2.0, 0.5])
+        self.tensor = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+        self.net = nn.Linear(3, 3, bias=False).double().requires_grad_(False)
+        nn.init.eye_(self.net.weight)
+        self.random = np.random.default_rng(0)
+        self.batch = torch.from_numpy(self.array)
+
+
+CHANGES: dict[str, tuple[Callable[[Holder, Tensor, Tensor], Tensor], Callable[[Holder], Any]]] = {
+    "a closure, replaced": (lambda h, x, b: x * h.tensor, lambda h: setattr(h, "tensor", 2 * h.tensor)),
+    "a closure, written": (lambda h, x, b: x * h.tensor, lambda h: h.tensor.mul_(2)),
+    "weights": (lambda h, x, b: h.net(x), lambda h: h.net.weight.mul_(2)),
+    "the memory of a batch": (lambda h, x, b: x * b, lambda h: h.array.__imul__(2)),
+    "the data of a batch": (lambda h, x, b: x * b, lambda h: h.batch.data.mul_(2)),
+    "random numbers of NumPy": (lambda h, x, b: x + 0.1 * h.random.normal(), lambda h: None),
+}
+
+
+@each
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_torch_does_not_watch_is_told(jacobian: Any, kind: str) -> None:
+    """The path is run again in the backward pass, and must end where it did."""
+    seen, change = CHANGES[kind]
+    for changed in (False, True):
+        holder, x = Holder(), leaf(3)
+        if not changed and kind.startswith("random"):
+            continue
+        argmin = pzobo.Argmin(
+            lambda x, y, b, holder=holder: bowl(seen(holder, x, b), y),
+            solver=pzobo.GD(0.02, 8),
+            jacobian=jacobian.at_start(),
+            check=False,
+        )
+        y = argmin(x, ZERO, holder.batch)
+        if changed:
+            change(holder)
+        with warnings.catch_warnings(record=True, action="always", category=AuditWarning) as said:
+            kept = isinstance(jacobian, pzobo.Unrolled) and jacobian.products == "autodiff"
+            if kept and changed and kind in ("a closure, written", "weights"):
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    y.sum().backward()
+                continue  # torch itself watches what it has saved for a graph that is kept
+            y.sum().backward()
+        told = [str(w.message) for w in said if "not that of the forward pass" in str(w.message)]
+        assert bool(told) == changed
+        assert argmin.last.audit is not None
+        assert (argmin.last.audit.numbers["repeat"] > 1e-3) == changed
+
+
+def test_a_batch_that_asks_for_a_gradient_is_refused() -> None:
+    """It would get none: it is a constant of the inner problem."""
+    x, batch = leaf(3), {"a": leaf(3, seed=1)}
+    argmin = pzobo.Argmin(fitted, solver=GD, jacobian=pzobo.Implicit(pzobo.CG(5)))
+    data = {"a": batch["a"].detach()}
+    for arguments in (
+        {"batch": batch},
+        {"batches": [batch] * 20},
+        {"batch": data, "jacobian_batches": [batch] * 5},
+        {"batch": data, "mixed_batch": batch},
+    ):
+        with pytest.raises(StructureError, match=r"in the batch requires a gradient.*part of x.*detach"):
+            argmin(x, ZERO, **arguments)
+    with torch.no_grad():
+        argmin(x, ZERO, batch)
+    argmin(x.detach(), ZERO, batch)
+
+
+@each
+def test_a_start_that_is_expanded(jacobian: Any) -> None:
+    """Its elements share their memory."""
+    found = []
+    for y0 in (torch.full((3,), 0.3, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64).expand(3)):
+        x = leaf(3)
+        make(jacobian.at_start())(x, y0).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
 # 5. Nudged follows the size of y
 
 

@@ -140,7 +140,7 @@ def test_passes_that_are_looked_at() -> None:
         asked.append(argmin.last.audit.asked)
     assert asked == [1, 2, 2, 4, 4, 4, 4, 8, 8]
     assert costs[2] == costs[4] == costs[8] == 3
-    assert costs[3] == 3 + 4 * 3  # two paths along the answer, two in a random direction
+    assert costs[3] == 3 + 5 * 3  # the same path again, two along the answer, two in a random direction
 
 
 def test_a_fault_is_said_once_of_each_kind() -> None:

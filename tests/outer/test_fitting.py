@@ -183,6 +183,7 @@ def test_what_evaluate_may_return(tmp_path: Path) -> None:
         ({"a": "b"}, "'a' as a str"),
         ({"a": torch.ones(2)}, "one number"),
         ({"step": 1}, "rename"),
+        ({"audit_ratio": 1.0}, "rename"),
     ],
 )
 def test_what_evaluate_may_not_return(value: Any, message: str) -> None:

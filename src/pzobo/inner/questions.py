@@ -29,7 +29,8 @@ class Audit:
             the ratio of products with second derivatives, taken both ways round; "residual": of the linear system;
             "differences": the error to be expected of differences of gradients; "signal": the part of the answer's
             squared length that is no noise of random directions; "rounding": how many roundings the paths differ by;
-            "unanswered": the slope of paths along outer variables that got exactly zero.
+            "repeat": how far from y^N the same path, run again, ends, of its way; "unanswered": the slope of paths
+            along outer variables that got exactly zero.
         holds: whether nothing speaks against the answer.
         sentence: all of it, in words; what speaks against the answer comes first.
     """

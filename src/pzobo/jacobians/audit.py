@@ -31,6 +31,9 @@ LEAST, MOST = 0.9, 1.1
 DROWNED = 0.05
 """A slope whose rounding is more than this part of it says nothing."""
 
+REPEATED = 1e-3
+"""A path that is run again may end so far from where it did, as a part of its way."""
+
 WRONG = 0.5
 """An error that is called wrong: of one random direction, it says no more than the size."""
 
@@ -68,6 +71,25 @@ def slopes_along(
         slope = float(trees.dot(trees.add(up, down, -1.0), v)) / (2 * h)
         if math.isfinite(slope):
             yield step, slope, noise
+
+
+def repeat_finding(inner: InnerProblem, y: Leaves) -> list[Finding]:
+    """Is the inner problem still that of the forward pass? Then its path, run again, ends where it did."""
+    way = trees.add(y, inner.y0, -1.0)
+    again = trees.norm(trees.add(inner.again(inner.variables), y, -1.0))
+    off = 0.0 if float(again) == 0 else float(again / trees.norm(way).clamp_min(inner.rounding(y)).clamp_min(1e-30))
+    off = off if math.isfinite(off) else 1.0
+    return [
+        _found(
+            "repeat",
+            off,
+            float(again) <= REPEATED * float(trees.norm(way)) + 10 * float(inner.rounding(y)),
+            f"The path, run again, ends where it did up to {off:.1e} of its way.",
+            "So the inner problem is not that of the forward pass, and what evaluates it again answers another "
+            "question. Was something that it depends on changed or replaced between the call and backward(): a "
+            "closure, weights, the memory of an array? Or does it draw random numbers that torch does not know of?",
+        )
+    ]
 
 
 def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claimed: float, unit: float) -> Slopes:

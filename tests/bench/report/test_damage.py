@@ -201,6 +201,9 @@ def other_theories():
         yield f"{key} of a point", theory(SWEEP | {"points": [SWEEP["points"][0] | {key: "1"}]})
     yield "another law", theory(SWEEP | {"law": "cubic"})
     yield "a span of three", theory(SWEEP | {"span": [0, 1, 2]})
+    for value in (3, None, "text", {}):
+        yield f"points that are {value!r}", theory(SWEEP | {"points": value})
+        yield f"a span that is {value!r}", theory(SWEEP | {"span": value}) if value is not None else ""
     yield "an unknown key", theory(SWEEP | {"more": 1})
     yield "a bool for a number", theory(SWEEP | {"tolerance": True})
 
