@@ -77,8 +77,7 @@ def repeat_finding(inner: InnerProblem, y: Leaves) -> list[Finding]:
     """Is the inner problem still that of the forward pass? Then its path, run again, ends where it did."""
     way = trees.add(y, inner.y0, -1.0)
     again = trees.norm(trees.add(inner.again(inner.variables), y, -1.0))
-    off = 0.0 if float(again) == 0 else float(again / trees.norm(way).clamp_min(inner.rounding(y)).clamp_min(1e-30))
-    off = off if math.isfinite(off) else 1.0
+    off = float(again / trees.norm(way)) if float(again) > 0 else 0.0
     return [
         _found(
             "repeat",
