@@ -437,7 +437,7 @@ class Argmin:
         if not all(finding.holds for finding in repeat):
             return repeat  # other paths would be of another problem too
         told = unanswered(inner, y, v, found, type(self.jacobian).__name__)
-        return [*repeat, *jacobian.witness(inner, y, v, found), *told]
+        return [*jacobian.witness(inner, y, v, found), *repeat, *told]
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
