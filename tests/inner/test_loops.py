@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import pzobo
 from pzobo import CG, PZOBO, Adam, Direct, FixedPoint, ForwardMode, Gaussian, HeavyBall, Implicit, Neumann, Unrolled
 from pzobo.errors import CurvatureError
-from pzobo.inner import compiled, inductor, loops
+from pzobo.inner import compiled, loops
 from pzobo.inner.loops import Loop, Run, runs
 from pzobo.tensors.trees import Plan
 from tests.helpers import bowl, leaf, normal, relative_error
@@ -312,30 +312,3 @@ def test_a_start_that_lies_otherwise_in_memory(shape: str) -> None:
         y = argmin(x, y0)
         found.append([y.detach(), torch.autograd.grad(y.sin().sum(), x)[0]])
     torch.testing.assert_close(found[1], found[0])
-
-
-@pytest.mark.machine_code
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_large_matrix_times_a_vector_is_a_product_of_a_library_with_the_same_values(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    real = inductor._matrix_times_vector
-
-    def counted(matrix: Tensor, vector: Tensor) -> Tensor:
-        asked.append(tuple(matrix.shape))
-        return real(matrix, vector)
-
-    monkeypatch.setattr(inductor, "_matrix_times_vector", counted)
-    large, small = normal(300, 260).to(dtype), normal(5, 260, seed=1).to(dtype)
-    assert small.numel() < inductor.SMALL < large.numel()
-
-    def both_sizes(x: Tensor, y: Tensor, batch: Any) -> Tensor:
-        return (large @ y - x).square().mean() + (small @ y).square().mean()
-
-    x, y0 = normal(300, seed=2).to(dtype), normal(260, seed=3).to(dtype)
-    eager, machine = (
-        pzobo.Argmin(both_sizes, solver=pzobo.GD(0.01, 5), jacobian=DIRECT, compile=c)(x, y0) for c in (False, True)
-    )
-    assert {(300, 260), (260, 300), (5, 260), (260, 5)} <= set(asked)
-    assert relative_error(machine, eager) < (1e-5 if dtype == torch.float32 else 1e-13)

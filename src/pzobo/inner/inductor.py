@@ -1,4 +1,4 @@
-"""What is told to Inductor otherwise? A sum that it compiles wrongly, and a product that it compiles slowly.
+"""What is told to Inductor otherwise? A sum that it compiles wrongly, and products that it compiles slowly.
 
 Loaded when something is compiled: Inductor takes seconds to import.
 """
@@ -12,7 +12,11 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 SMALL = 2**16
-"""Up to so many numbers in a matrix, Inductor's own loops are as fast as a library's product with a vector."""
+"""Up to so many numbers in a matrix, Inductor's own loops are as fast as a library's product with a vector. Beyond,
+they are slow: they read a transposed matrix column by column."""
+
+NARROW = 10
+"""Up to so many columns, a b is computed as (b^T a^T)^T, the same sums: MKL takes 2 to 7 times as long for a b."""
 
 
 class WithoutAlpha(CustomGraphPass):
@@ -38,14 +42,34 @@ class WithoutAlpha(CustomGraphPass):
 
 
 def decompositions() -> dict[Any, Any]:
-    """How operations are made of simpler ones: as Inductor has it, but for matrix times vector."""
+    """How operations are made of simpler ones: as Inductor has it, but for some products of matrices on the CPU."""
     from torch._inductor.decomposition import select_decomp_table
 
-    return {**select_decomp_table(), torch.ops.aten.mv.default: _matrix_times_vector}
+    table = select_decomp_table()
+    aten = torch.ops.aten
+
+    def mm(a: Tensor, b: Tensor) -> Any:
+        return _transposed(a, b) if _narrow(a, b) else table[aten.mm.default](a, b)
+
+    def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if not _narrow(a, b):
+            return table[aten.addmm.default](c, a, b, beta=beta, alpha=alpha)
+        return beta * c + alpha * _transposed(a, b)
+
+    def mv(a: Tensor, b: Tensor) -> Any:
+        if a.device.type == "cpu" and a.is_floating_point() and a.numel() > SMALL:
+            return torch.mm(a, b.unsqueeze(1)).squeeze(1)
+        return table[aten.mv.default](a, b)
+
+    return {**table, aten.mm.default: mm, aten.addmm.default: addmm, aten.mv.default: mv}
 
 
-def _matrix_times_vector(matrix: Tensor, vector: Tensor) -> Any:
-    """A library's product, on the CPU: Inductor's loops read a transposed matrix column by column."""
-    if matrix.device.type == "cpu" and matrix.is_floating_point() and matrix.numel() > SMALL:
-        return torch.mm(matrix, vector.unsqueeze(1)).squeeze(1)
-    return torch._decomp.decompositions.mv(matrix, vector)
+def _narrow(a: Tensor, b: Tensor) -> bool:
+    """Whether a product has few columns, such as the classes of a softmax: a library may be slow there."""
+    rows, columns = a.shape[0], b.shape[1]
+    sizes = isinstance(rows, int) and isinstance(columns, int)  # and no symbols
+    return sizes and a.device.type == "cpu" and a.is_floating_point() and 1 < columns <= NARROW < rows
+
+
+def _transposed(a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(b.T, a.T).T
