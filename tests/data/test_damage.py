@@ -57,6 +57,11 @@ def test_arrays_of_another_form(key: str) -> None:
     for other in [*others, np.array(["x"]), np.array([-1, 0]), np.array([None, {}], dtype=object)]:
         with pytest.raises(DataError, match=r"^\S* ?\S* ?it |'.*' in it|npy in it"):
             from_npz(npz(**{key: other}), "it")
+    for kind in (np.float64, np.bool_):  # of the right length, so that its kind alone is wrong
+        good = np.load(io.BytesIO(npz()))[key]
+        if good.dtype.kind != "U":
+            with pytest.raises(DataError, match="does not hold jpeg files"):
+                from_npz(npz(**{key: good.astype(kind)}), "it")
 
 
 def test_cut_off_at_every_place() -> None:
@@ -213,7 +218,7 @@ def test_classes_that_have_no_name(name: str, cache: Path) -> None:
     assert not (cache / "images" / "it.npy").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", b"[" * 10_000, "0-d", "floats", "names"])
+@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", b"[" * 10_000, "0-d", "1-d", "floats", "names"])
 def test_a_damaged_cache_is_made_again(damage: Any, cache: Path) -> None:
     array = np.full((1, 1, 1, 2, 2), 7, np.uint8)
     cached("it", lambda: (array, ("a b \N{SNOWMAN}",)))
@@ -221,7 +226,7 @@ def test_a_damaged_cache_is_made_again(damage: Any, cache: Path) -> None:
     if damage == "names":
         path.with_suffix(".json").write_text("[3]")
     elif isinstance(damage, str):
-        np.save(path, np.array(3) if damage == "0-d" else array.astype(float))
+        np.save(path, {"0-d": np.array(3), "1-d": array.reshape(-1)[:1], "floats": array.astype(float)}[damage])
     else:
         path.write_bytes(damage)
     with pytest.warns(UserWarning, match="is made again"):
