@@ -81,6 +81,8 @@ class Setting:
     solved: Any = None
     """A solver that reaches y*, where there is no formula and it can be had."""
     mu: float = 0.01
+    counts: tuple[int, ...] = (1, 16)
+    """How many random directions, where there are too many variables for all."""
 
 
 SETTINGS = {
@@ -95,7 +97,7 @@ SETTINGS = {
     "BN-CNN, GD": Setting(real_problems.digits_cnn, pzobo.GD(0.2, 20), 0.2),
     "BN-CNN, HeavyBall": Setting(real_problems.digits_cnn, pzobo.HeavyBall(0.05, 0.9, 20), 0.05),
     "data cleaning": Setting(real_problems.data_cleaning, pzobo.GD(0.5, 50), 0.5, pzobo.GD(0.5, 400)),
-    "20 Newsgroups": Setting(real_problems.newsgroups, pzobo.HeavyBall(100.0, 0.9, 10), 100.0),
+    "20 Newsgroups": Setting(real_problems.newsgroups, pzobo.HeavyBall(100.0, 0.9, 10), 100.0, counts=(1,)),
 }
 
 
@@ -120,7 +122,7 @@ def estimators(setting: Setting, p: int) -> Iterator[tuple[str, Any]]:
     yield "Nudged()", pzobo.Nudged()
     for kind in (pzobo.ForwardMode, pzobo.PZOBO):
         mu = {"mu": setting.mu} if kind is pzobo.PZOBO else {}
-        for count in [p] if p <= FEW else [1, 16]:
+        for count in [p] if p <= FEW else setting.counts:
             sampler = pzobo.Orthogonal(seed=0) if count == p else pzobo.Gaussian(seed=0)
             said = f"directions={count}" + (", sampler=Orthogonal()" if count == p else "")
             yield f"{kind.__name__}({said})", kind(directions=count, sampler=sampler, **mu)
