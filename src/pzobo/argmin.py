@@ -2,80 +2,43 @@
 
 from __future__ import annotations
 
-import types
-import warnings
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pzobo import deprecated
 from pzobo.errors import (
-    AuditError,
-    AuditWarning,
     BatchError,
-    CompileWarning,
     DivergenceError,
     OptionError,
-    PzoboError,
     RequirementError,
     StaleError,
     StructureError,
 )
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
-from pzobo.inner.kernel import Code, Kernel
+from pzobo.inner.looks import Compilations, Looks
 from pzobo.inner.problem import Call, InnerProblem
-from pzobo.inner.questions import Audit, Finding, Questions
+from pzobo.inner.questions import Questions
 from pzobo.inner.solution import Solution, diagnose
-from pzobo.inner.solver import Iterative, Solver
-from pzobo.jacobians.audit import repeat_finding
+from pzobo.inner.solver import Solver
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
-from pzobo.jacobians.unanswered import unanswered
+from pzobo.jacobians.verdict import look_at
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
-from pzobo.tensors.checks import check_x, scalar
-from pzobo.tensors.modules import Calls, calls, conditions
-from pzobo.tensors.replay import Replay, watched
+from pzobo.tensors.checks import check_x
+from pzobo.tensors.replay import Replay
 from pzobo.tensors.saved import no_saved_tensor_hooks
 from pzobo.tensors.transforms import refuse_transforms
 from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
 _MISSING: Any = object()
-
-
-class _Key(NamedTuple):
-    """What code was compiled for."""
-
-    loss: Hashable
-    solver: Hashable
-    z: Plan
-    y: Plan
-    compile: bool
-    conditions: Hashable
-
-
-_CODE: WeakValueDictionary[_Key, Code] = WeakValueDictionary()
-"""What was compiled for inner problems, for as long as an `Argmin` uses it: another one with the same loss, for another
-N, learning rate or Jacobian, compiles nothing again."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one look at an inner problem tells: its functions, and the size of z."""
-
-    kernel: Kernel
-    z_size: int
-    modules: Sequence[nn.Module]
-    """Those that a loss called which is to be compiled."""
-    conditions: Hashable
-    """How they were then: torch.compile does not look at all of it again."""
 
 
 class Argmin:
@@ -115,8 +78,8 @@ class Argmin:
             raise OptionError(f'audit={audit!r}: must be True, False or "error".')
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check, self.audit = check, audit
+        self._code: Compilations = {}
         self._set(solver, jacobian)
-        self._code: dict[_Key, Code] = {}
         self._last: Solution | None = None
 
     loss = deprecated.attribute("loss", "inner_loss")
@@ -169,8 +132,7 @@ class Argmin:
         elif self.inner_loss is None:
             raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
         self._solver, self._jacobian = solver, jacobian
-        self._update = solver.update_only()
-        self._looks: dict[Any, Look] = {}
+        self._looks = Looks(self.inner_loss, self.prepare, solver, self.compile, self._code)
         self._questions = Questions()
 
     @property
@@ -246,7 +208,11 @@ class Argmin:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {**self.__dict__, "_looks": {}, "_code": {}, "_last": None}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_looks", "_code", "_last")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _code={}, _last=None)
+        self._looks = Looks(self.inner_loss, self.prepare, self.solver, self.compile, self._code)
 
     # The parts of a call
 
@@ -282,7 +248,7 @@ class Argmin:
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
         with no_saved_tensor_hooks():
-            look = self._look(x_leaves, x_plan, y, y_plan, data[0], given)
+            look = self._looks.at(x_leaves, x_plan, y, y_plan, data[0], given)
             batches = [batch.tree for batch in data]
             replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
             solver = self.solver
@@ -326,118 +292,10 @@ class Argmin:
             questions.next()
             found = tuple(pullback(v))
             if questions.closely and trees.is_finite(v):
-                self._look_at(inner, jacobian, answer, v, found)
+                look_at(inner, jacobian, self.jacobian, answer, v, found, self.audit)
             return found
 
         return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *leaves]))
-
-    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
-        """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
-        update: Any = self._update.with_tensors() if compile and isinstance(self._update, Iterative) else self._update
-        inputs = update.numbers if update is not self._update else ()
-        options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
-        solver = (type(update), *((name, _identity(value)) for name, value in options.items() if name not in inputs))
-        key = _Key(_identity(self.inner_loss), solver, z_plan, y_plan, compile, conditions)
-        code = self._code.get(key) or _CODE.get(key) or Code()
-        self._code[key] = _CODE[key] = code
-        return Kernel(self.inner_loss, update, z_plan, y_plan, compile, code)
-
-    def _look(
-        self,
-        x_leaves: Sequence[Any],
-        x_plan: Plan,
-        y: Leaves,
-        y_plan: Plan,
-        batch: Taken,
-        given: bool,
-    ) -> Look:
-        """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
-        signature = (
-            x_plan,
-            y_plan,
-            trees.signature(x_leaves),
-            trees.signature(y),
-            batch.plan,
-            trees.signature(batch.leaves),
-        )
-        look = self._looks.get(signature)
-        if look is not None and (not look.modules or conditions(look.modules) == look.conditions):
-            return look
-        loss, z_plan, z_size = self.inner_loss, x_plan, 0
-        called = Calls()
-        with watched(), torch.enable_grad():
-            try:
-                if loss is not None and not self.solver.opaque:
-                    z = x_plan.build(x_leaves)
-                    if self.prepare is not None:
-                        z = self.prepare(z, batch.tree)
-                    with calls() as called:
-                        value = loss(z, y_plan.build(y), batch.tree)
-                    if isinstance(self.solver, ClosedForm):
-                        self.solver.fn(z, batch.tree)
-                    scalar(value, "The inner loss")
-                    z_leaves, z_plan = Plan.take(z)
-                    z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
-            except PzoboError:
-                raise
-            except Exception as error:
-                if given:
-                    raise
-                raise BatchError(
-                    f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
-                    "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
-                ) from error
-        modules = called.modules if self.compile else ()
-        now = conditions(modules) if modules else ()
-        hindrance = self._hindrance(called, now) if self.compile else ""
-        if hindrance:
-            warnings.warn(f"The inner loss goes on without compilation: {hindrance}", CompileWarning, stacklevel=4)
-        kernel = self._kernel(z_plan, y_plan, self.compile and not hindrance, now)
-        look = Look(kernel, z_size, modules, now)
-        self._looks[signature] = look
-        return look
-
-    def _hindrance(self, called: Calls, now: Hashable) -> str:
-        """Why the modules of the loss do not let it be compiled, if so."""
-        if called.writers:
-            return (
-                f"it writes into buffers of {type(called.writers[0]).__name__}, which compiled derivatives cannot. "
-                "To compile, call the module's eval(), or move it to prepare."
-            )
-        known = {key.conditions for key in self._code if key.compile}
-        if now in known or len(known) < (limit := torch._dynamo.config.recompile_limit):
-            return ""
-        return (
-            f"hooks or modes of its modules have changed {limit} times, and each time it was compiled anew. "
-            "To compile, register hooks once, and leave the modules in one mode."
-        )
-
-    def _look_at(self, inner: InnerProblem, jacobian: Jacobian, y: Leaves, v: Leaves, found: Leaves) -> None:
-        """Is an answer finite, and right? Faults are said once of each kind, or are errors."""
-        if self.check and not trees.is_finite(found):
-            raise DivergenceError(
-                f"The hypergradient of {type(self.jacobian).__name__} holds NaN or infinity, although y^N and df/dy "
-                "are finite: look whether second derivatives of the inner loss are finite near y^N, or use PZOBO."
-            )
-        if not self.audit or not trees.is_finite(found):
-            return
-        findings = [*inner.questions.findings, *self._witnesses(inner, jacobian, y, v, found)]
-        inner.questions.audit = Audit.of(inner.questions.asked, findings)
-        for finding in findings:
-            if not finding.holds and self.audit == "error":
-                raise AuditError(finding.sentence)
-            if not finding.holds and finding.name not in self._questions.said:
-                self._questions.said.add(finding.name)
-                warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=2)
-
-    def _witnesses(self, inner: InnerProblem, jacobian: Jacobian, y: Leaves, v: Leaves, found: Leaves) -> list[Finding]:
-        if isinstance(self.jacobian, Direct):  # which says zero on purpose
-            return []
-        repeat = repeat_finding(inner, y)
-        if not all(finding.holds for finding in repeat):
-            return repeat  # other paths would be of another problem too
-        told = unanswered(inner, y, v, found, type(self.jacobian).__name__)
-        return [*jacobian.witness(inner, y, v, found), *repeat, *told]
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
@@ -465,14 +323,3 @@ def refuse_variables(leaves: Sequence[Any]) -> None:
                 f"A tensor of shape {tuple(leaf.shape)} in the batch requires a gradient, but the batch is a constant "
                 "and gets none. Give it as a part of x, or without its graph: t.detach()."
             )
-
-
-def _identity(thing: Any) -> Hashable:
-    """What tells two things apart: their value where it cannot be changed, else who they are, whatever == says."""
-    if isinstance(thing, (int, float, str, types.NoneType)):
-        return type(thing), thing
-    if isinstance(thing, tuple):
-        return tuple(_identity(part) for part in thing)
-    if isinstance(thing, types.MethodType):  # made anew each time it is named
-        return id(thing.__self__), id(thing.__func__)
-    return id(thing)

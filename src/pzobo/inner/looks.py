@@ -1,0 +1,171 @@
+"""What is known of an inner problem before it is solved? One look tells: its functions, its modules, the size of z.
+
+A look is one evaluation that leaves no trace, made when the structure of a call is new. What is compiled is kept here.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+
+from pzobo.errors import BatchError, CompileWarning, PzoboError
+from pzobo.inner.kernel import Code, Kernel
+from pzobo.inner.solver import Iterative, Solver
+from pzobo.tensors import trees
+from pzobo.tensors.checks import scalar
+from pzobo.tensors.modules import Calls, calls, conditions
+from pzobo.tensors.replay import watched
+from pzobo.tensors.trees import Leaves, Plan, Taken
+
+
+class _Key(NamedTuple):
+    """What code was compiled for."""
+
+    loss: Hashable
+    solver: Hashable
+    z: Plan
+    y: Plan
+    compile: bool
+    conditions: Hashable
+
+
+_CODE: WeakValueDictionary[_Key, Code] = WeakValueDictionary()
+"""What was compiled for inner problems, for as long as an `Argmin` uses it: another one with the same loss, for another
+N, learning rate or Jacobian, compiles nothing again."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at an inner problem tells: its functions, and the size of z."""
+
+    kernel: Kernel
+    z_size: int
+    modules: Sequence[nn.Module]
+    """Those that a loss called which is to be compiled."""
+    conditions: Hashable
+    """How they were then: torch.compile does not look at all of it again."""
+
+
+Compilations = dict[_Key, Code]
+
+
+class Looks:
+    """Looks at the inner problems of one `Argmin`, by their structure.
+
+    Args:
+        inner_loss, prepare, solver, compile: as `Argmin` has them.
+        code: what it has compiled so far.
+    """
+
+    def __init__(
+        self,
+        inner_loss: Callable[..., Tensor] | None,
+        prepare: Callable[[Any, Any], Any] | None,
+        solver: Solver,
+        compile: bool,
+        code: Compilations,
+    ) -> None:
+        self.inner_loss, self.prepare, self.solver, self.compile = inner_loss, prepare, solver, compile
+        self._update = solver.update_only()
+        self._code = code
+        self._looks: dict[Any, Look] = {}
+
+    def at(
+        self,
+        x_leaves: Sequence[Any],
+        x_plan: Plan,
+        y: Leaves,
+        y_plan: Plan,
+        batch: Taken,
+        given: bool,
+    ) -> Look:
+        """What is known of this problem, from one evaluation that leaves no trace when its structure is new."""
+        signature = (
+            x_plan,
+            y_plan,
+            trees.signature(x_leaves),
+            trees.signature(y),
+            batch.plan,
+            trees.signature(batch.leaves),
+        )
+        look = self._looks.get(signature)
+        if look is not None and (not look.modules or conditions(look.modules) == look.conditions):
+            return look
+        solver: Any = self.solver
+        loss, z_plan, z_size = self.inner_loss, x_plan, 0
+        called = Calls()
+        with watched(), torch.enable_grad():
+            try:
+                if loss is not None and not solver.opaque:
+                    z = x_plan.build(x_leaves)
+                    if self.prepare is not None:
+                        z = self.prepare(z, batch.tree)
+                    with calls() as called:
+                        value = loss(z, y_plan.build(y), batch.tree)
+                    if "function" in solver.gives:
+                        solver.fn(z, batch.tree)
+                    scalar(value, "The inner loss")
+                    z_leaves, z_plan = Plan.take(z)
+                    z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
+            except PzoboError:
+                raise
+            except Exception as error:
+                if given:
+                    raise
+                raise BatchError(
+                    f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
+                    "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
+                ) from error
+        modules = called.modules if self.compile else ()
+        now = conditions(modules) if modules else ()
+        hindrance = self._hindrance(called, now) if self.compile else ""
+        if hindrance:
+            warnings.warn(f"The inner loss goes on without compilation: {hindrance}", CompileWarning, stacklevel=5)
+        kernel = self._kernel(z_plan, y_plan, self.compile and not hindrance, now)
+        look = Look(kernel, z_size, modules, now)
+        self._looks[signature] = look
+        return look
+
+    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
+        """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
+        update: Any = self._update.with_tensors() if compile and isinstance(self._update, Iterative) else self._update
+        inputs = update.numbers if update is not self._update else ()
+        options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
+        solver = (type(update), *((name, _identity(value)) for name, value in options.items() if name not in inputs))
+        key = _Key(_identity(self.inner_loss), solver, z_plan, y_plan, compile, conditions)
+        code = self._code.get(key) or _CODE.get(key) or Code()
+        self._code[key] = _CODE[key] = code
+        return Kernel(self.inner_loss, update, z_plan, y_plan, compile, code)
+
+    def _hindrance(self, called: Calls, now: Hashable) -> str:
+        """Why the modules of the loss do not let it be compiled, if so."""
+        if called.writers:
+            return (
+                f"it writes into buffers of {type(called.writers[0]).__name__}, which compiled derivatives cannot. "
+                "To compile, call the module's eval(), or move it to prepare."
+            )
+        known = {key.conditions for key in self._code if key.compile}
+        if now in known or len(known) < (limit := torch._dynamo.config.recompile_limit):
+            return ""
+        return (
+            f"hooks or modes of its modules have changed {limit} times, and each time it was compiled anew. "
+            "To compile, register hooks once, and leave the modules in one mode."
+        )
+
+
+def _identity(thing: Any) -> Hashable:
+    """What tells two things apart: their value where it cannot be changed, else who they are, whatever == says."""
+    if isinstance(thing, (int, float, str, types.NoneType)):
+        return type(thing), thing
+    if isinstance(thing, tuple):
+        return tuple(_identity(part) for part in thing)
+    if isinstance(thing, types.MethodType):  # made anew each time it is named
+        return id(thing.__self__), id(thing.__func__)
+    return id(thing)
