@@ -97,7 +97,7 @@ SETTINGS = {
     "BN-CNN, GD": Setting(real_problems.digits_cnn, pzobo.GD(0.2, 20), 0.2),
     "BN-CNN, HeavyBall": Setting(real_problems.digits_cnn, pzobo.HeavyBall(0.05, 0.9, 20), 0.05),
     "data cleaning": Setting(real_problems.data_cleaning, pzobo.GD(0.5, 50), 0.5, pzobo.GD(0.5, 400)),
-    "20 Newsgroups": Setting(real_problems.newsgroups, pzobo.HeavyBall(100.0, 0.9, 10), 100.0, counts=(1,)),
+    "20 Newsgroups": Setting(real_problems.newsgroups, pzobo.HeavyBall(100.0, 0.9, 10), 100.0),
 }
 
 
