@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from pzobo import deprecated
 from pzobo.tensors.trees import Tree
+
+
+class Turns(NamedTuple):
+    """What happened in steps that were made in one call."""
+
+    values: list[float]
+    """f at each."""
+    norms: list[float]
+    """The length of the hypergradient at each."""
 
 
 class Objective(ABC):
@@ -27,6 +38,24 @@ class Objective(ABC):
     @abstractmethod
     def outer_loss(self) -> Tensor:
         """f of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
+
+    def ahead(self, optimizer: torch.optim.Optimizer, most: int) -> int:
+        """How many of the next steps `turns` can make in one call, at most `most`; 0 where it cannot make any.
+
+        Args:
+            optimizer: what moves x.
+            most: as many as are wanted.
+        """
+        return 0
+
+    def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
+        """Many steps in one call. For each row: x moves against its gradient by a step for each tensor of x that is
+        optimized, and then its gradient is what `outer_loss` and `backward` would give.
+
+        Args:
+            steps: the lengths of the steps, one row a turn.
+        """
+        raise NotImplementedError(f"{type(self).__name__} makes one step after the other.")
 
     def inner_loss(self) -> float | None:
         """g where the last path ended, if there is one."""

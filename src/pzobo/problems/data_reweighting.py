@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from pzobo.data import Dataset
 from pzobo.errors import OptionError
-from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, unknown
+from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, linear, unknown
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -74,14 +74,14 @@ def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweig
         return x[batch[2]].sigmoid()
 
     def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        return inputs @ y
+        return linear(inputs, y)
 
     def inner_loss(weights: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        each = cross_entropy(batch[0] @ y, batch[1], reduction="none")
+        each = cross_entropy(linear(batch[0], y), batch[1], reduction="none")
         return (weights * each).mean() + 0.5 * gamma * y.square().sum()
 
     def outer_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return cross_entropy(batch[0] @ y, batch[1])
+        return cross_entropy(linear(batch[0], y), batch[1])
 
     return Reweighting(
         inner_loss,
