@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pzobo.algorithms.chunk import Chunk
+from pzobo.algorithms.chunk import Chunk, moved
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.rates import check_rate
 from pzobo.algorithms.vector import Vector
@@ -194,20 +194,33 @@ class Memory(Objective, Generic[C]):
             )
         self.carried, self.y = carried, self._tree(carried.y)
 
-    def ahead(self, optimizer: torch.optim.Optimizer, most: int) -> int:
-        return 0 if self._chunk is None or not _plain_sgd(optimizer) else self._chunk.ahead(most)
+    def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._chunk is not None and _plain_sgd(optimizer)
+
+    def ahead(self, most: int) -> int:
+        return 0 if self._chunk is None else self._chunk.ahead(most)
+
+    def move(self, steps: Sequence[float]) -> None:
+        x, d = self.at.present_x(), self._gradient()
+        self._put(moved(x, d, steps))
+
+    def _gradient(self) -> Vector:
+        return Vector(tuple([torch.zeros_like(t) if t.grad is None else t.grad for t in self.at.variables]))
+
+    def _put(self, x: Vector) -> None:
+        with torch.no_grad():
+            for variable, new in zip(self.at.variables, x.leaves, strict=True):
+                variable.copy_(new)
 
     def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
         assert self._chunk is not None
         at = self.at
         at.x = at.present_x()
-        d = Vector(tuple([torch.zeros_like(t) if t.grad is None else t.grad for t in at.variables]))
-        carried, x, d, told = self._chunk(self.carried, d, steps)
+        carried, x, d, told = self._chunk(self.carried, self._gradient(), steps)
         self._take(carried, at.k - 1)
-        with torch.no_grad():
-            for variable, moved, slope in zip(at.variables, x.leaves, d.leaves, strict=True):
-                variable.copy_(moved)
-                variable.grad = slope
+        self._put(x)
+        for variable, slope in zip(at.variables, d.leaves, strict=True):
+            variable.grad = slope
         return told
 
     def inner_loss(self) -> float | None:

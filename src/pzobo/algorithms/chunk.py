@@ -219,17 +219,22 @@ def _padded(part: Tensor) -> Tensor:
     return full
 
 
+def moved(x: Vector, d: Vector, steps: Sequence[Any]) -> Vector:
+    """x after a step of plain SGD: rounded the same way inside of compiled code and outside."""
+    return Vector(tuple([a - b * s for a, b, s in zip(x.leaves, d.leaves, steps, strict=True)]))
+
+
 def _turn(chunk: Chunk[Any], row: Row, carry: Carry, fixed: tuple[Leaves, Leaves, tuple[Leaves, Leaves]]) -> Carry:
     """One turn, in compiled code."""
     number, x, d, carried, values, norms = carry
-    moved = Vector(tuple([a - s.to(trees.wide(a.dtype)) * b for a, b, s in zip(x, d, row.steps.unbind(), strict=True)]))
-    at = Traced(chunk.source, moved, *fixed, row)
+    there = moved(Vector(x), Vector(d), row.steps.unbind())
+    at = Traced(chunk.source, there, *fixed, row)
     made = chunk.algorithm.step(at, chunk.layout.build(carried))
     here = torch.arange(MOST, device=number.device) == number
     norm = trees.norm([t.double() for t in made.direction.leaves])
     return Carry(
         number + 1,
-        moved.leaves,
+        there.leaves,
         made.direction.leaves,
         chunk.layout.leaves(made.carried),
         torch.where(here, made.value.double(), values),

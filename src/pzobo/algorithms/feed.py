@@ -121,9 +121,9 @@ class Feed:
         return stream.indices(steps * batches).view(steps, batches, -1)
 
     def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
-        """So many steps were made elsewhere, with so many calls in each, and a last inner batch of these rows."""
+        """So many steps were made elsewhere, with so many calls in each, and inner batches of these rows in the last."""
         self.k += steps
         for name, count in calls.items():
             self.calls[name] += steps * count
         if len(last):
-            self.last_inner_batch = optree.tree_map(lambda t: rows(t, last), self.train)
+            self.last_inner_batch = optree.tree_map(lambda t: rows(t, last[-1]), self.train)

@@ -173,10 +173,11 @@ class Traced(Oracles):
 
             self._count("g")
             self._count("products")
-            at_y, pull = torch.func.vjp(slope, y.leaves, x.leaves)
-            hv, jv = pull(v.leaves)
-            return Curved(Vector(at_y), Vector(hv), Vector(jv))
-        return Curved(self.g_y(x, y, batch), *self.both(x, y, batch)(v))
+            linear: Any = torch.func.vjp(slope, y.leaves, x.leaves)
+            hv, jv = linear[1](v.leaves)
+            return Curved(Vector(linear[0]), Vector(hv), Vector(jv))
+        hv, jv = self.both(x, y, batch)(v)
+        return Curved(self.g_y(x, y, batch), hv, jv)
 
     def hessian(self, x: Vector, y: Vector, batch: Tree) -> Callable[[Vector], Vector]:
         return lambda v: self._times(x, y, batch, v, ())[0]
@@ -221,7 +222,8 @@ class Recorder(Traced):
 
     def asked(self) -> Asked:
         """What the step asked for."""
-        return Asked(*self._batches, tuple(self._asked_rates), tuple(self._asked_random), self.calls)
+        inner, outer = self._batches
+        return Asked(inner, outer, tuple(self._asked_rates), tuple(self._asked_random), self.calls)
 
     def _count(self, name: str) -> None:
         self.calls[name] += 1

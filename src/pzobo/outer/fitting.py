@@ -16,6 +16,7 @@ from torch import Tensor
 from pzobo.errors import OptionError, StructureError
 from pzobo.options import positive, whole
 from pzobo.outer.arguments import wrong
+from pzobo.outer.every import Every
 from pzobo.outer.identity import identity
 from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
@@ -93,7 +94,7 @@ def fit(
     resume: bool = False,
     evaluate: Callable[[Objective], Mapping[str, float]] | None = None,
     evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None = None,
-    evaluate_every: int = 10,
+    evaluate_every: int | str = 10,
     checkpoint_every: int = 50,
     target: float | Callable[[Row], bool] | None = None,
     seconds: float | None = None,
@@ -130,7 +131,7 @@ def fit(
         evaluate: metrics of an objective; its own `evaluate()` by default (`Problem.metrics`). What it draws leaves no
             trace in the run.
         evaluate_at_end: the same for the last row, where it may take longer; `evaluate` by default.
-        evaluate_every: steps between evaluations; 0 for none but at the end.
+        evaluate_every: steps between evaluations, or their seconds as a text such as "2s"; 0 for none but at the end.
         checkpoint_every: steps between checkpoints; 0 for one at the end, and on Ctrl-C or SIGTERM.
         target: stop when an evaluated row has an `outer_loss` of at most this, or when this function of it says so.
         seconds: stop when the steps have taken this long.
@@ -148,7 +149,7 @@ def fit(
         >>> found.history[-1]["outer_loss"]
     """
     steps = whole("steps", steps)
-    evaluate_every = 0 if evaluate_every == 0 else whole("evaluate_every", evaluate_every)
+    every = Every.of("evaluate_every", evaluate_every)
     checkpoint_every = 0 if checkpoint_every == 0 else whole("checkpoint_every", checkpoint_every)
     if seconds is not None:
         positive("seconds", seconds)
@@ -189,9 +190,7 @@ def fit(
         rows = stack.enter_context(Metrics(None if folder is None else folder.metrics, state and state["metrics"]))
         if warm_up and run.step < steps:
             run.rehearse()
-        loop = Loop(
-            run, rows, folder, evaluate, evaluate_at_end, evaluate_every, checkpoint_every, target, seconds, clock
-        )
+        loop = Loop(run, rows, folder, evaluate, evaluate_at_end, every, checkpoint_every, target, seconds, clock)
         bar = stack.enter_context(Progress(steps, run.step, progress))
         write = stack.enter_context(board(writer, folder, rows.rows))
         interrupted = stack.enter_context(interrupts())

@@ -39,23 +39,26 @@ class Objective(ABC):
     def outer_loss(self) -> Tensor:
         """f of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
 
-    def ahead(self, optimizer: torch.optim.Optimizer, most: int) -> int:
-        """How many of the next steps `turns` can make in one call, at most `most`; 0 where it cannot make any.
+    def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether `move` and `turns` stand for the steps of this optimizer, so that many can be made in one call."""
+        return False
 
-        Args:
-            optimizer: what moves x.
-            most: as many as are wanted.
-        """
+    def ahead(self, most: int) -> int:
+        """How many of the next steps one call of `turns` can make: at most `most`, and 0 if not even the next."""
         return 0
 
     def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
-        """Many steps in one call. For each row: x moves against its gradient by a step for each tensor of x that is
-        optimized, and then its gradient is what `outer_loss` and `backward` would give.
+        """Many steps in one call. For each row of `steps`, x moves as by `move`; then its gradient is what `outer_loss`
+        and `backward` give.
 
         Args:
             steps: the lengths of the steps, one row a turn.
         """
         raise NotImplementedError(f"{type(self).__name__} makes one step after the other.")
+
+    def move(self, steps: Sequence[float]) -> None:
+        """x moves against its gradient, by a length for each of its tensors that are optimized."""
+        raise NotImplementedError(f"{type(self).__name__} leaves x to the optimizer.")
 
     def inner_loss(self) -> float | None:
         """g where the last path ended, if there is one."""

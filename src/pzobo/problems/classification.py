@@ -41,8 +41,8 @@ class Classification(Problem):
 def linear(inputs: Tensor, y: Tensor) -> Tensor:
     """inputs @ y, n x classes.
 
-    Where both are dense it is the transpose of y^T inputs^T: with few columns the BLAS of PyTorch is several times slower
-    the other way round. y^T is copied, so that the derivative in y is taken this way round too.
+    Where both are dense it is the transpose of y^T inputs^T: with few columns the BLAS of PyTorch is several times
+    slower the other way round. y^T is copied, so that the derivative in y is taken this way round too.
     """
     if inputs.layout != torch.strided or inputs.dim() != 2 or type(inputs) is not Tensor:
         return inputs @ y
