@@ -161,6 +161,13 @@ class Chunk(Generic[C]):
             with torch.no_grad(), calls() as found:
                 made = self.algorithm.step(recorder, self.layout.build(self.layout.leaves(carried)))
             drew = not torch.equal(before, torch.get_rng_state())
+        except RuntimeError as error:
+            if "in-place" not in str(error):
+                raise
+            raise CompileError(
+                f"{self.name}: the losses write into tensors that are not their own, buffers of modules perhaps, which "
+                "compiled steps cannot: use compile=False."
+            ) from error
         finally:
             torch.set_rng_state(before)
         if drew or found.writers:

@@ -121,7 +121,7 @@ class Feed:
         return stream.indices(steps * batches).view(steps, batches, -1)
 
     def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
-        """So many steps were made elsewhere, with so many calls in each, and inner batches of these rows in the last."""
+        """So many steps were made elsewhere, with these calls in each; the last had inner batches of these rows."""
         self.k += steps
         for name, count in calls.items():
             self.calls[name] += steps * count

@@ -127,7 +127,7 @@ class Oracles(Feed):
         return self.products == "difference" and asked & (asked - 1) == 0
 
     def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
-        """Compiled code has made so many steps, with so many calls in each, and inner batches of these rows in the last."""
+        """Compiled code has made so many steps, with these calls in each; the last had inner batches of these rows."""
         super().passed(steps, calls, last)
         if self.products == "difference":
             self._place.questions.asked += steps

@@ -34,6 +34,8 @@ class Setup:
         compile: compile the inner steps.
         check: refuse what is not finite or is rounding noise.
         converged: a solver and a number of CG steps that solve the inner problem, for `exact` without a formula.
+        outer_steps: K of a run, for searches that make as many trainings as PZOBO with all directions.
+        compile_algorithms: compile whole steps of algorithms with a memory.
         algorithm_batch: rows of the batches of algorithms with a memory; all data by default.
     """
 
@@ -48,6 +50,8 @@ class Setup:
     check: bool = True
     converged: tuple[Iterative, int] | None = None
     algorithm_batch: int | None = None
+    outer_steps: int = 25
+    compile_algorithms: bool = False
 
     def method(self, jacobian: Jacobian, own: int = 0) -> Method:
         """A Jacobian with everything else as for the others; `own` batches are drawn for it if there are batches."""
@@ -175,7 +179,7 @@ STOCHASTIC: dict[str, Named] = {
 
 def _run(setup: Setup, kind: type[algorithms.Algorithm[Any]]) -> dict[str, Any]:
     """What every algorithm gets of a setup. Those that cannot be compiled are not."""
-    size, compile = setup.algorithm_batch, setup.compile and not kind.not_compiled
+    size, compile = setup.algorithm_batch, setup.compile_algorithms and not kind.not_compiled
     return {"batch_size": size, "outer_batch_size": size, "check": setup.check, "compile": compile}
 
 

@@ -20,6 +20,7 @@ from pzobo.outer.every import Every
 from pzobo.outer.identity import identity
 from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
+from pzobo.outer.refit import refit_solver, refitted
 from pzobo.outer.state import RunState
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.listeners import board, explained, interrupts, obey, summary_writer
@@ -27,6 +28,7 @@ from pzobo.runs.metrics import Metrics
 from pzobo.runs.progress import Progress
 from pzobo.runs.randomness import seeded
 from pzobo.runs.rows import Row
+from pzobo.solvers import Solver
 from pzobo.tensors.trees import Tree
 
 
@@ -41,6 +43,8 @@ class Fit:
         steps: outer steps made.
         seconds: their time, without evaluation.
         stopped: "steps", "target" or "seconds".
+        refit: y of the model fitted again on all data, with `refit=True`; None without. Its metrics on validation data
+            mean nothing, since it has seen them.
         chosen: the estimator that `Auto` chose, and why, in one line; empty where nothing was to choose.
     """
 
@@ -51,6 +55,7 @@ class Fit:
     seconds: float
     stopped: str
     chosen: str = ""
+    refit: Tree = None
 
     def copy_to(self, tree: Tree) -> None:
         """Write x into the tensors of a tree of the same structure, in place: x0 itself, or the parameters of a module.
@@ -103,6 +108,7 @@ def fit(
     notes: Mapping[str, Any] | None = None,
     warm_up: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    refit: bool | Solver = False,
     tensorboard: bool = False,
     progress: bool | None = None,
 ) -> Fit:
@@ -140,6 +146,9 @@ def fit(
         notes: more to keep there, that does not make it a different run.
         warm_up: make one step without a trace before the clock starts, so that it does not count compilation.
         clock: what `seconds` are measured by; `time.process_time`, the time of the processor, on a busy machine.
+        refit: fit the model once more at the end, at the found x and on all data, the validation data included; by the
+            method's solver, or by the one that is given. The problem's `all_data` says what that is. The model is
+            `found.refit`.
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.
 
@@ -165,6 +174,7 @@ def fit(
     for name, part in {"save": save, "config": config, "notes": notes}.items():
         if part is not None and not isinstance(part, Mapping):
             raise wrong(name, part, f"give a dict, as in {name}={{'name': ...}}")
+    solver = refit_solver(problem, method, refit)
     writer = summary_writer() if tensorboard else None
     with (
         seeded(seed),
@@ -206,8 +216,9 @@ def fit(
         if folder is not None:
             told = {"chosen": objective.chosen()} if objective.chosen() else {}
             folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds, **told)
+        again = None if solver is None else refitted(problem, solver, objective.x)
         obey(interrupted)
-    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen())
+    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen(), again)
 
 
 def _saved(run: RunState, folder: RunFolder | None) -> str:

@@ -68,7 +68,10 @@ def reweighting(
 
 
 def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweighting:
-    """A weight sigmoid(x) for each example of the training inputs with these labels; others are the wrong ones."""
+    """A weight sigmoid(x) for each example of the training inputs with these labels; others are the wrong ones.
+
+    In a last fit on all data the validation examples have the weight 1.
+    """
 
     def prepare(x: Tensor, batch: Batch) -> Tensor:
         return x[batch[2]].sigmoid()
@@ -83,6 +86,11 @@ def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweig
     def outer_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         return cross_entropy(linear(batch[0], y), batch[1])
 
+    def all_data(x: Tensor, train: Batch, val: tuple[Tensor, Tensor]) -> tuple[Tensor, Batch]:
+        weights = torch.cat([x[train[2]].sigmoid(), x.new_ones(len(val[1]))])
+        inputs, labels = (torch.cat(pair) for pair in zip(train[:2], val, strict=True))
+        return weights, (inputs, labels, torch.arange(len(labels), device=labels.device))
+
     return Reweighting(
         inner_loss,
         outer_loss,
@@ -91,6 +99,7 @@ def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweig
         (parts.train.inputs, labels, torch.arange(len(labels))),
         tuple(parts.val),
         prepare=prepare,
+        all_data=all_data,
         logits=logits,
         test=parts.test,
         corrupted=labels != parts.train.labels,
