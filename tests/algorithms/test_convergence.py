@@ -156,6 +156,50 @@ def test_stn_learns_the_response() -> None:
         np.testing.assert_allclose(w + x @ t, CASE.solution(x), atol=1e-6)
 
 
+def fading(method: Algorithm[Any], steps: int) -> list[float]:
+    """The distances from the optimum after each step of SGD whose rates fall as k^(-3/4)."""
+    objective = method.start(CASE.problem(), 0)
+    optimizer = torch.optim.SGD([objective.x], lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (1 + k / 4) ** -0.75)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        objective.outer_loss().backward()
+        optimizer.step()
+        schedule.step()
+        found.append(distance(objective))
+    return found
+
+
+@pytest.mark.parametrize(
+    "method",
+    [A.BSA(0.6, steps=2, terms=8, v_lr=0.7), A.TTSA(0.6, terms=8, v_lr=0.7), A.SUSTAIN(0.6, terms=8, v_lr=0.7)],
+    ids=["BSA", "TTSA", "SUSTAIN"],
+)
+def test_random_products_come_nearer_as_the_rates_fall(method: Algorithm[Any]) -> None:
+    """All data, and the number of factors drawn: the series is cut off at (1 - .7 H)^8, a bias below .01 here."""
+    found = fading(method, 240)
+    assert found[0] > 0.2
+    late, later = (np.mean(found[a:b]) for a, b in ((30, 60), (180, 240)))
+    assert later < 0.5 * late
+    assert later < 0.05
+
+
+def test_sama_ends_where_h_is_taken_for_the_identity() -> None:
+    """At the root of df/dx - lr J^T df/dy, y solved: not at the optimum."""
+    lr = 0.4
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        y = CASE.solution(x)
+        return CASE.f_x(x, y, VAL) - CASE.j(x, y, EVERY) @ (lr * CASE.f_y(x, y, VAL))
+
+    zero = slope(0 * CASE.x0)
+    root = np.linalg.solve(np.stack([slope(u) - zero for u in np.eye(CASE.p)], 1), -zero)
+    found = run(A.SAMA(pzobo.GD(lr, 2), products="autodiff"), 80, 0.25)
+    assert distance(found, root) < 1e-6
+    assert distance(found) > 1e-2
+
+
 # Variance reduction
 
 
