@@ -38,6 +38,8 @@ OPTIONS: dict[str, Any] = {"audit": False}
 """Of the argmin: what is timed is the estimator, not the audit of its first passes."""
 FEW = 20
 """Up to so many outer variables, PZOBO and forward mode take all directions; else 1 and 16."""
+RIGHT = 1e-2
+"""The error up to which an answer is right: what `Auto` promises by default."""
 DRAWS = 5
 """Of random directions; their error is the root mean square."""
 
@@ -59,6 +61,12 @@ commit {commits}.
   turns in one run, not compiled.
 - **memory**: the peak of one hypergradient in float32 above what was in use before, in megabytes.
 
+## `Auto()` beside the best choice
+
+Right is an error of at most {right:g} to y^N in float32. **ratio** is the time of `Auto()` by that of the fastest that
+is right. Where `Auto()` is itself the fastest in this run, the ratio is 1.
+
+{auto}
 {tables}"""
 
 
@@ -265,6 +273,26 @@ def main() -> None:
         options.page.write_text(page(results))
 
 
+def beside_the_best(results: dict[str, Any]) -> str:
+    """`Auto()` beside the fastest estimator that is right, setting by setting, in Markdown."""
+    lines = ["|  | chosen | float32 | float64 | time | the fastest that is right | its time | ratio |"]
+    lines += ["|" + " --- |" * 8]
+    for name, found in results.items():
+        auto = found["rows"].get("Auto()")
+        if auto is None or "time" not in auto:
+            continue
+        right = {
+            row["time"]: estimator
+            for estimator, row in found["rows"].items()
+            if "time" in row and row["y^N float32"] <= RIGHT
+        }
+        fastest = min(right)
+        cells = [name, f"`{auto['why'].split(':')[0]}`", _number(auto["y^N float32"]), _number(auto["y^N float64"])]
+        cells += [f"{auto['time']:.1f}", f"`{right[fastest]}`", f"{fastest:.1f}", f"{auto['time'] / fastest:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def page(results: dict[str, Any]) -> str:
     """The page of docs/results."""
     tables = {name: table(name, results[name]) for name in SETTINGS if name in results}
@@ -272,10 +300,12 @@ def page(results: dict[str, Any]) -> str:
     commits = sorted({str(environment["commit"]) for environment in made})
     first = made[0]
     return PAGE.format(
+        right=RIGHT,
         cpu=first["cpu"],
         torch=first["torch"],
         commits=", ".join(commits),
         day=first["time"][:10],
+        auto=beside_the_best({name: results[name] for name in tables}),
         tables="\n".join(tables.values()),
     )
 

@@ -1,8 +1,9 @@
-"""How does the cost of an outer step grow with n, d, p, N and Q? `python -m benchmarks.scaling [--quick] [--figure F]`.
+"""How does the cost of an outer step grow with n, d, p, N and Q? `python -m benchmarks.scaling [--page FILE.md]`.
 
 One size at a time grows over three decades, in a linear problem whose arithmetic is linear in each of them: n rows, d
 inner variables, p outer ones (a weight for each of p groups of rows), N steps, Q directions. A slope is that of a line
-through the logarithms of time and size, over the last decade, where the overhead of a call shows least.
+through the logarithms of time and size, over the last decade, where the overhead of a call shows least. Memory is the
+peak of one step above what was in use before it, at the smallest and at the largest size, in a process of its own.
 """
 
 from benchmarks.environment import OUT, use_one_thread, write
@@ -11,6 +12,7 @@ use_one_thread()
 
 import argparse  # noqa: E402
 import math  # noqa: E402
+import multiprocessing  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass, replace  # noqa: E402
@@ -22,6 +24,7 @@ import torch  # noqa: E402
 
 import pzobo  # noqa: E402
 from benchmarks.timing import seconds  # noqa: E402
+from pzobo.runs.memory import Peak  # noqa: E402
 
 HIGHEST = 1.05
 """Where the arithmetic is linear, no slope may be above this."""
@@ -57,7 +60,8 @@ def inner_loss(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
     """A regression whose rows have the weights of their groups, and |y|^2: positive definite whatever n and d are."""
     data, target, group = batch
     weights = torch.sigmoid(x)[group]
-    return (weights * (data @ y - target).square()).mean() + 0.5 * y.square().sum() + 1e-3 * x.square().mean()
+    fit: torch.Tensor = (weights * (data @ y - target).square()).mean()
+    return fit + 0.5 * y.square().sum() + 1e-3 * x.square().mean()
 
 
 def outer_step(name: str, sizes: Sizes, compile: bool) -> Callable[[], None]:
@@ -87,6 +91,24 @@ def slope(sizes: tuple[int, ...], times: list[float]) -> float:
     return math.log(t / s) / math.log(b / a)
 
 
+def memory_of(step: Callable[[], None]) -> float | None:
+    """Megabytes of one step, in a process that begins where this one is."""
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+
+    def run() -> None:
+        step()  # what is in files, such as libraries, is not there after a fork until it is used
+        peak = Peak(torch.device("cpu"))
+        with peak:
+            step()
+        queue.put(peak.megabytes)
+
+    process = fork.Process(target=run)
+    process.start()
+    process.join()
+    return None if queue.empty() else queue.get()
+
+
 def measure(quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for compile in (False, True):
@@ -95,15 +117,20 @@ def measure(quick: bool) -> dict[str, Any]:
                 if letter == "Q" and name != "PZOBO":
                     continue
                 chosen = values[:2] if quick else values
-                times = [
-                    time_of(outer_step(name, replace(Sizes(), **{letter: value}), compile), 3 if quick else 7)
-                    for value in chosen
-                ]
+                steps = [outer_step(name, replace(Sizes(), **{letter: value}), compile) for value in chosen]
+                times = [time_of(step, 3 if quick else 7) for step in steps]
+                memory = [memory_of(step) for step in (steps[0], steps[-1])]
                 key = f"{name}, {'compiled' if compile else 'eager'}"
                 grown = slope(chosen, times)
-                found.setdefault(key, {})[letter] = {"sizes": chosen, "seconds": times, "slope": grown}
+                found.setdefault(key, {})[letter] = {
+                    "sizes": chosen,
+                    "seconds": times,
+                    "slope": grown,
+                    "megabytes": memory,
+                }
                 shown = "  ".join(f"{1e3 * t:9.2f}" for t in times)
-                print(f"{key:<24} {letter}  {shown} ms   slope {grown:5.2f}", flush=True)
+                peaks = " to ".join("-" if peak is None else f"{peak:.1f}" for peak in memory)
+                print(f"{key:<24} {letter}  {shown} ms   slope {grown:5.2f}   {peaks} MB", flush=True)
     return found
 
 
@@ -129,24 +156,79 @@ def draw(found: dict[str, Any], file: Path) -> None:
     figure.savefig(file)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one decade")
-    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "scaling.json")
-    parser.add_argument("--figure", metavar="FILE.svg", type=Path)
-    arguments = parser.parse_args()
-    found = measure(arguments.quick)
-    steep = [
+PAGE = """# How cost grows
+
+`python -m benchmarks.scaling --page docs/results/scaling.md --figure docs/results/figures/scaling.svg` makes this page.
+It was measured on {day} on one core of an {cpu}, with torch {torch}, commit {commit}.
+
+The problem is a weighted regression: n rows, d inner variables, p outer ones (weights of groups of rows), N steps, Q
+directions. It begins at n = d = p = 100, N = 10, Q = 1, and one of them grows over three decades. The arithmetic is
+linear in each.
+
+- **slope**: of the time of an outer step on logarithmic axes, over the last decade. 1 is linear. Below 1 the overhead
+  of a call, or another part of the step, still counts.
+- **MB**: the peak of memory in one step above what was in use before, at the smallest and at the largest size.
+
+![Time of an outer step against n, d, p, N and Q](figures/scaling.svg)
+
+{table}
+
+Slopes above {highest}: {steep}.
+"""
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page of docs/results."""
+    from pzobo.runs.environment import environment
+
+    here = environment()
+    lines = ["|  | " + " | ".join(f"{letter}: slope | MB" for letter in GROWTH) + " |"]
+    lines += ["|" + " --- |" * (1 + 2 * len(GROWTH))]
+    for key, letters in found.items():
+        cells = []
+        for letter in GROWTH:
+            part = letters.get(letter)
+            known = part is not None and None not in part["megabytes"]
+            cells.append(f"{part['slope']:.2f}" if part else "-")
+            cells.append(" to ".join(f"{peak:.1f}" for peak in part["megabytes"]) if known else "-")
+        lines.append(f"| {key} | " + " | ".join(cells) + " |")
+    return PAGE.format(
+        day=str(here["time"])[:10],
+        cpu=here["cpu"],
+        torch=here["torch"],
+        commit=here["commit"],
+        table="\n".join(lines),
+        highest=HIGHEST,
+        steep="; ".join(steep(found)) or "none",
+    )
+
+
+def steep(found: dict[str, Any]) -> list[str]:
+    """Where the cost grows faster than it may."""
+    return [
         f"{key}, {letter}: {part['slope']:.2f}"
         for key, letters in found.items()
         for letter, part in letters.items()
         if part["slope"] > HIGHEST
     ]
-    print(f"slopes above {HIGHEST}: " + ("; ".join(steep) or "none"))
-    write(arguments.out, {"slopes": found, "steep": steep})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one decade")
+    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "scaling.json")
+    parser.add_argument("--figure", metavar="FILE.svg", type=Path, help="the times as curves")
+    parser.add_argument("--page", metavar="FILE.md", type=Path, help="a table of slopes and memory")
+    arguments = parser.parse_args()
+    found = measure(arguments.quick)
+    above = steep(found)
+    print(f"slopes above {HIGHEST}: " + ("; ".join(above) or "none"))
+    write(arguments.out, {"slopes": found, "steep": above})
     if arguments.figure:
         draw(found, arguments.figure)
-    return 1 if steep else 0
+    if arguments.page:
+        arguments.page.write_text(page(found))
+    return 1 if above else 0
 
 
 if __name__ == "__main__":

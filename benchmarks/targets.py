@@ -91,6 +91,10 @@ COMPILE = (
     Target("compilations for it again", "smaller last batch again: compilations", "<=", 0),
     Target("compilations for the full batch after it", "full batch again: compilations", "<=", 0),
 )
+STOCHASTIC = (
+    Target("ms of a compiled stocBiO step", "pzobo stocBiO, compiled", "<=", 5.0),
+    Target("compiled / not compiled", "pzobo stocBiO, compiled", "<=", 5 / 28, "pzobo stocBiO"),
+)
 
 
 def judge(targets: Iterable[Target], results: Mapping[str, float]) -> list[dict[str, object]]:

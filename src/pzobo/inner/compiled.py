@@ -10,7 +10,7 @@ import logging
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -88,11 +88,12 @@ class Compiled:
 
 
 def _inductor(graph: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
-    from pzobo.inner.alpha import WithoutAlpha
+    from torch._inductor.compile_fx import compile_fx
+
+    from pzobo.inner.inductor import WithoutAlpha, decompositions
 
     with torch._inductor.config.patch(CONFIG | {"post_grad_custom_pre_pass": WithoutAlpha()}):
-        machine_code: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
-        return machine_code
+        return cast(Callable[..., Any], compile_fx(graph, inputs, decompositions=decompositions()))
 
 
 def _reason(error: Exception) -> str:

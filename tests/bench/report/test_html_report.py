@@ -92,6 +92,15 @@ def test_the_check_of_an_experiment_without_runs_is_not_asked(tmp_path):
     assert "not run" in Page(without_plotly(text)).text
 
 
+def test_a_page_of_own_runs_opens_with_them_and_says_nothing_of_the_paper(tmp_path):
+    write(tmp_path / "mine" / "run", values("outer_loss", [1.0]))
+    own = Page(without_plotly(write_report(read(tmp_path), ABOUTS, tmp_path / "page.html").read_text(encoding="utf-8")))
+    assert [attrs["id"] for attrs in own.all("section")] == ["mine"]
+    assert "your runs" in own.text
+    assert "1 run." in own.text
+    assert "The paper says" not in own.text
+
+
 def test_nothing_is_loaded_from_outside(page, source):
     for tag, attrs in page.elements:
         for name in ("src", "href", "srcset", "data", "action"):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pzobo.theory.measurements import Verification
 
 TITLE = "Bilevel optimization without Hessians: the experiments"
+OWN_TITLE = "Bilevel optimization: your runs"
 
 
 def write_report(
@@ -40,11 +41,14 @@ def write_report(
     """
     summaries = summarize(runs, abouts)
     sections = places(summaries)
-    names = {"claims": "What the paper says"} if any(about.claims for about in abouts) else {}
+    # A user's own runs have nothing to say about the paper.
+    own = not any(run.experiment == about.name for run in runs for about in abouts)
+    title = OWN_TITLE if own and runs else TITLE
+    names = {"claims": "What the paper says"} if not own and any(about.claims for about in abouts) else {}
     names |= {place: summary.about.title for place, summary in zip(sections, summaries, strict=True)}
     names |= {"theory": "Theory"} if theory is not None else {}
 
-    body = [f"<header><h1>{text(TITLE)}</h1><p>{text(_overview(runs))}</p></header>"]
+    body = [f"<header><h1>{text(title)}</h1><p>{text(_overview(runs))}</p></header>"]
     if "claims" in names:
         body.append(_claims(abouts, dict(zip((s.about.name for s in summaries), sections, strict=True)), summaries))
     body += [section(summary, place) for summary, place in zip(summaries, sections, strict=True)]
@@ -52,7 +56,7 @@ def write_report(
         body.append(_theory(theory))
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(TITLE, names, body), encoding="utf-8")
+    output.write_text(page(title, names, body), encoding="utf-8")
     if figures is not None:
         for summary, names_of in zip(summaries, figure_names(summaries), strict=True):
             for (view, groups), name in zip(summary.shown(), names_of, strict=True):
@@ -88,7 +92,8 @@ def _overview(runs: Sequence[Run]) -> str:
     seeds = {str(run.config["seed"]) for run in runs if "seed" in run.config}
     unfinished = sum(run.result is None for run in runs)
     failed = sum(run.failed is not None for run in runs)
-    parts = [f"{len(runs)} runs with {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}."]
+    with_seeds = f" with {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}" if seeds else ""
+    parts = [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}{with_seeds}."]
     if failed:
         parts.append(f"Failed: {failed}; the tables say why.")
     if unfinished:
