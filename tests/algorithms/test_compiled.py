@@ -168,7 +168,7 @@ def test_a_step_that_looks_at_its_number_is_refused() -> None:
 
 
 def test_divergence_is_said(traced_only: None) -> None:
-    with pytest.raises((pzobo.errors.DivergenceError, pzobo.errors.NonFiniteError), match="y has left|outer loss is"):
+    with pytest.raises((pzobo.errors.DivergenceError, pzobo.errors.NonFiniteError), match=r"y has left|outer loss is"):
         fit(A.SOBA(1e9, **SIZES, compile=True), 400, evaluate_every=0)
 
 

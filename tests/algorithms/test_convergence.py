@@ -156,33 +156,26 @@ def test_stn_learns_the_response() -> None:
         np.testing.assert_allclose(w + x @ t, CASE.solution(x), atol=1e-6)
 
 
-def fading(method: Algorithm[Any], steps: int) -> list[float]:
-    """The distances from the optimum after each step of SGD whose rates fall as k^(-3/4)."""
+@pytest.mark.parametrize(
+    "method",
+    [A.BSA(0.6, steps=2, terms=8, v_lr=0.5), A.TTSA(0.6, terms=8, v_lr=0.5), A.SUSTAIN(0.6, 1.0, terms=8, v_lr=0.5)],
+    ids=["BSA", "TTSA", "SUSTAIN"],
+)
+def test_random_products_are_right_in_the_mean(method: Algorithm[Any]) -> None:
+    """All data, and the number of factors drawn. The hypergradient is affine in x, so that the mean of the iterates is
+    near the optimum, however far each of them is."""
     objective = method.start(CASE.problem(), 0)
-    optimizer = torch.optim.SGD([objective.x], lr=0.5)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (1 + k / 4) ** -0.75)
+    optimizer = torch.optim.SGD([objective.x], lr=0.1)
     found = []
-    for _ in range(steps):
+    for _ in range(400):
         optimizer.zero_grad()
         objective.outer_loss().backward()
         optimizer.step()
-        schedule.step()
-        found.append(distance(objective))
-    return found
-
-
-@pytest.mark.parametrize(
-    "method",
-    [A.BSA(0.6, steps=2, terms=8, v_lr=0.7), A.TTSA(0.6, terms=8, v_lr=0.7), A.SUSTAIN(0.6, terms=8, v_lr=0.7)],
-    ids=["BSA", "TTSA", "SUSTAIN"],
-)
-def test_random_products_come_nearer_as_the_rates_fall(method: Algorithm[Any]) -> None:
-    """All data, and the number of factors drawn: the series is cut off at (1 - .7 H)^8, a bias below .01 here."""
-    found = fading(method, 240)
-    assert found[0] > 0.2
-    late, later = (np.mean(found[a:b]) for a, b in ((30, 60), (180, 240)))
-    assert later < 0.5 * late
-    assert later < 0.05
+        found.append(objective.x.detach().numpy().copy())
+    mean = np.mean(found[50:], 0)
+    each = [np.linalg.norm(x - OPTIMUM) for x in found[50:]]
+    assert np.mean(each) > 0.03 * np.linalg.norm(OPTIMUM), "nothing was drawn at random"
+    assert np.linalg.norm(mean - OPTIMUM) < 0.02 * np.linalg.norm(OPTIMUM)
 
 
 def test_sama_ends_where_h_is_taken_for_the_identity() -> None:

@@ -46,7 +46,8 @@ def linear(inputs: Tensor, y: Tensor) -> Tensor:
     """
     if inputs.layout != torch.strided or inputs.dim() != 2 or type(inputs) is not Tensor:
         return inputs @ y
-    scores: Tensor = (y.mT.contiguous() @ inputs.mT).mT
+    # Not .mT, which torch.compile does not take inside of a loop (torch 2.13).
+    scores: Tensor = (y.t().contiguous() @ inputs.t()).t()
     return scores
 
 
