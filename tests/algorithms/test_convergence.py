@@ -156,6 +156,43 @@ def test_stn_learns_the_response() -> None:
         np.testing.assert_allclose(w + x @ t, CASE.solution(x), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "method",
+    [A.BSA(0.6, steps=2, terms=8, v_lr=0.5), A.TTSA(0.6, terms=8, v_lr=0.5), A.SUSTAIN(0.6, 1.0, terms=8, v_lr=0.5)],
+    ids=["BSA", "TTSA", "SUSTAIN"],
+)
+def test_random_products_are_right_in_the_mean(method: Algorithm[Any]) -> None:
+    """All data, and the number of factors drawn. The hypergradient is affine in x, so that the mean of the iterates is
+    near the optimum, however far each of them is."""
+    objective = method.start(CASE.problem(), 0)
+    optimizer = torch.optim.SGD([objective.x], lr=0.1)
+    found = []
+    for _ in range(400):
+        optimizer.zero_grad()
+        objective.outer_loss().backward()
+        optimizer.step()
+        found.append(objective.x.detach().numpy().copy())
+    mean = np.mean(found[50:], 0)
+    each = [np.linalg.norm(x - OPTIMUM) for x in found[50:]]
+    assert np.mean(each) > 0.03 * np.linalg.norm(OPTIMUM), "nothing was drawn at random"
+    assert np.linalg.norm(mean - OPTIMUM) < 0.02 * np.linalg.norm(OPTIMUM)
+
+
+def test_sama_ends_where_h_is_taken_for_the_identity() -> None:
+    """At the root of df/dx - lr J^T df/dy, y solved: not at the optimum."""
+    lr = 0.4
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        y = CASE.solution(x)
+        return CASE.f_x(x, y, VAL) - CASE.j(x, y, EVERY) @ (lr * CASE.f_y(x, y, VAL))
+
+    zero = slope(0 * CASE.x0)
+    root = np.linalg.solve(np.stack([slope(u) - zero for u in np.eye(CASE.p)], 1), -zero)
+    found = run(A.SAMA(pzobo.GD(lr, 2), products="autodiff"), 80, 0.25)
+    assert distance(found, root) < 1e-6
+    assert distance(found) > 1e-2
+
+
 # Variance reduction
 
 

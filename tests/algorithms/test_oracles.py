@@ -140,12 +140,12 @@ def test_the_random_product_has_the_mean_of_the_series() -> None:
     h, q = case.a.mean(0), normal(case.d, seed=7).numpy()
     hessians = Hessians(at, at.x, at.y0)
     inverse = drawn(lr, terms)
-    found = [inverse(hessians, [at.problem.train] * p, vector(q)).leaves[0].numpy() for p in range(terms)]
+    found = [inverse(hessians, [(at.problem.train, None)] * p, vector(q)).leaves[0].numpy() for p in range(terms)]
     factor = np.eye(case.d) - lr * h
     series = lr * sum(np.linalg.matrix_power(factor, j) for j in range(terms)) @ q
     np.testing.assert_allclose(np.mean(found, 0), series, rtol=1e-12)
-    close(summed(lr)(hessians, [at.problem.train] * (terms - 1), vector(q)), series)
-    close(summed(lr)(hessians, [at.problem.train] * 200, vector(q)), np.linalg.solve(h, q), 1e-10)
+    close(summed(lr)(hessians, [(at.problem.train, None)] * (terms - 1), vector(q)), series)
+    close(summed(lr)(hessians, [(at.problem.train, None)] * 200, vector(q)), np.linalg.solve(h, q), 1e-10)
 
 
 def test_every_number_of_factors_is_drawn_as_often() -> None:

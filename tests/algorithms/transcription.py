@@ -183,8 +183,9 @@ def bsa(c: Any, s: Stream, beta: float, lr: float, steps: int, terms: int, v_lr:
             y = y - lr * c.g_y(x, y, s.inner())
         o = s.outer()
         v = c.f_y(x, y, o)
-        for _ in range(s.draw(terms)):
-            v = v - v_lr * c.h(x, y, s.inner()) @ v
+        p, batches = s.draw(terms), [s.inner() for _ in range(terms - 1)]
+        for b in batches[:p]:
+            v = v - v_lr * c.h(x, y, b) @ v
         x = x - beta * (c.f_x(x, y, o) - c.j(x, y, s.inner()) @ (terms * v_lr * v))
         yield x, y
 
@@ -194,7 +195,11 @@ def _double_momentum(c: Any, s: Stream, beta: float, lr: float, momentum: float,
     before: Any = None
     m_y, m_x = 0 * y, 0 * x
     while True:
-        batches = [s.inner() for _ in range(s.draw(terms) if random else terms)]
+        if random:
+            p, batches = s.draw(terms), [s.inner() for _ in range(terms - 1)]
+            batches = batches[:p]
+        else:
+            batches = [s.inner() for _ in range(terms)]
         i, o, mixed = s.inner(), s.outer(), s.inner()
 
         def outer(x: Array, y: Array, o: Array = o, mixed: Array = mixed, batches: list[Array] = batches) -> Array:

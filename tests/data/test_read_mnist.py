@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pzobo.data import DataError, mnist
+from pzobo.data import DataError, fashion_mnist, mnist
 from pzobo.data.idx import parse_idx
 from pzobo.data.images import for_lenet
 from pzobo.data.lookup import Source
 from pzobo.errors import StructureError
-from pzobo.problems import deep_hr
+from pzobo.problems import data_cleaning, deep_hr
 
 
 def idx(values: Tensor) -> bytes:
@@ -77,6 +77,31 @@ def test_tiny_mnist(tiny: Path) -> None:
         assert torch.equal(part.inputs, IMAGES)
         assert part.labels.tolist() == [7, 3]
         assert part.labels.dtype == torch.int64
+
+
+def test_fashion_mnist_is_read_if_it_is_there(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are known by MD5 sums alone; data cleaning reads them too."""
+    module = sys.modules["pzobo.data.read_mnist"]
+    monkeypatch.setenv("PZOBO_DATA", str(tiny))
+    with pytest.raises(DataError, match=r"FashionMNIST/raw/train-images-idx3-ubyte.gz \(MD5 8d4f\w+\) is not on"):
+        fashion_mnist(tiny)
+    sources = {}
+    for part, pair in module.FASHION.items():
+        made = []
+        for source, values in zip(pair, (IMAGES, LABELS), strict=True):
+            path = tiny / source.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(idx(values))
+            made.append(Source(source.path, "", None, hashlib.md5(idx(values)).hexdigest()))
+        sources[part] = tuple(made)
+    with pytest.raises(DataError, match="is damaged or another file"):
+        fashion_mnist(tiny)
+    monkeypatch.setattr(module, "FASHION", sources)
+    for part in fashion_mnist(tiny):
+        assert torch.equal(part.inputs, IMAGES)
+        assert part.labels.tolist() == [7, 3]
+    problem = data_cleaning("fashion", root=tiny, rows=1, val_rows=1, corruption=0.0)
+    assert sorted([int(problem.train[1]), int(problem.val[1])]) == [3, 7]
 
 
 def test_lenet_images_are_padded_and_normalised(tiny: Path) -> None:

@@ -312,3 +312,10 @@ def test_a_start_that_lies_otherwise_in_memory(shape: str) -> None:
         y = argmin(x, y0)
         found.append([y.detach(), torch.autograd.grad(y.sin().sum(), x)[0]])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_view_that_a_loop_cannot_have_is_compiled_turn_by_turn() -> None:
+    def flipped(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return bowl(x, (y.reshape(1, 3).mT * 1.0).reshape(3))
+
+    assert_alike(both(flipped))

@@ -124,3 +124,15 @@ def test_more_than_there_is_is_refused() -> None:
     part = Split(torch.zeros(4, 3), torch.arange(4))
     with pytest.raises(OptionError, match="0 images"):
         source_weights(Dataset(part, part, part), sources=5)
+
+
+def test_the_fast_way_round_is_the_same_and_compiles() -> None:
+    """`linear` is inputs @ y with its derivatives, also inside of a compiled path."""
+    problem = data_cleaning(dtype=torch.float64)
+    inputs, y = problem.train[0], torch.randn_like(problem.y0)
+    torch.testing.assert_close(problem.logits(problem.x0, y, inputs), inputs @ y)
+    ends = [
+        problem.argmin(pzobo.GD(0.1, 3), pzobo.Direct(), compile=compile, audit=False)(problem.x0, y, problem.train)
+        for compile in (False, True)
+    ]
+    torch.testing.assert_close(*ends)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from pzobo.algorithms.chunk import Chunk, moved
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.rates import check_rate
 from pzobo.algorithms.vector import Vector
@@ -16,7 +18,7 @@ from pzobo.errors import DivergenceError, OptionError, RequirementError, Structu
 from pzobo.inner.kernel import Products
 from pzobo.inner.products import check_products
 from pzobo.options import freeze, whole
-from pzobo.outer.objective import Objective
+from pzobo.outer.objective import Objective, Turns
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
@@ -62,11 +64,17 @@ class Algorithm(ABC, Generic[C]):
         batch_size: rows of each batch of g; all the training data by default.
         outer_batch_size: rows of each batch of f; all the validation data by default.
         check: say that y has left the finite numbers, instead of going on.
+        compile: compile a whole step, once for a run; where the optimizer of x is plain SGD, many steps run in one
+            call. Losses that draw random numbers, or write into buffers of modules, are refused.
     """
 
     batch_size: int | None = None
     outer_batch_size: int | None = None
     check: bool = True
+    compile: bool = False
+
+    not_compiled: ClassVar[str] = ""
+    """Why a step cannot be compiled, if it cannot."""
 
     @abstractmethod
     def begin(self, at: Oracles) -> C:
@@ -75,6 +83,13 @@ class Algorithm(ABC, Generic[C]):
     @abstractmethod
     def step(self, at: Oracles, now: C) -> Step[C]:
         """One step at `at.x`."""
+
+    def alike(self, k: int) -> bool:
+        """Whether step k asks the oracles for the same as most others: those are compiled, the rest are not.
+
+        A step that looks at `at.k` and is to be compiled must say so here.
+        """
+        return True
 
     def start(self, problem: Problem, seed: int = 0) -> Memory[C]:
         """The objective of a problem, at x0."""
@@ -86,6 +101,8 @@ class Algorithm(ABC, Generic[C]):
                 object.__setattr__(self, name, whole(f"{type(self).__name__}: {name}", getattr(self, name)))
         self._check_numbers()
         freeze(self)
+        if self.compile and self.not_compiled:
+            raise OptionError(f"{type(self).__name__} cannot be compiled: {self.not_compiled} Use compile=False.")
 
     def _check_numbers(self) -> None:
         """Rates, and numbers of steps, by their names."""
@@ -139,22 +156,73 @@ class Memory(Objective, Generic[C]):
         with torch.no_grad():
             self.carried = algorithm.begin(self.at)
         self.y = self._tree(self.carried.y)
+        self._chunk: Chunk[C] | None = None
+        if algorithm.compile:
+            says = type(algorithm).alike is not Algorithm.alike
+            like = next((k for k in range(10) if algorithm.alike(k)), None) if says else None
+            self._chunk = Chunk(algorithm, self.at, sizes, self.carried, like)
 
     def outer_loss(self) -> Tensor:
         at = self.at
+        if self._chunk is not None and self._chunk.ahead(1):
+            return self._compiled_loss(self._chunk)
         at.next()
         with torch.no_grad(), no_saved_tensor_hooks(), uncached():
             made = self.algorithm.step(at, self.carried)
-        if self.algorithm.check and not trees.is_finite(made.carried.y.leaves):
+        self._take(made.carried, at.k)
+        at.k += 1
+        return self._loss(made.value.detach(), made.direction)
+
+    def _compiled_loss(self, chunk: Chunk[C]) -> Tensor:
+        """The same, compiled: x stays where it is."""
+        at = self.at
+        still = [[0.0] * len(at.variables)]
+        at.x = at.present_x()
+        carried, _, direction, told = chunk(self.carried, at.x.zeros(), still)
+        self._take(carried, at.k - 1)
+        return self._loss(at.x.leaves[0].new_tensor(told.values[0]), direction)
+
+    def _loss(self, value: Tensor, direction: Vector) -> Tensor:
+        """f, whose derivative is D."""
+        return attach((value,), lambda v: (direction * v[0]).leaves, self.at.variables)[0]
+
+    def _take(self, carried: C, k: int) -> None:
+        """What is carried after step k."""
+        if self.algorithm.check and not trees.is_finite(carried.y.leaves):
             raise DivergenceError(
-                f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {at.k}: its steps may "
+                f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {k}: its steps may "
                 "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer."
             )
-        self.carried, at.k = made.carried, at.k + 1
-        self.y = self._tree(made.carried.y)
-        direction = made.direction
-        value = made.value.detach()
-        return attach((value,), lambda v: (direction * v[0]).leaves, at.variables)[0]
+        self.carried, self.y = carried, self._tree(carried.y)
+
+    def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._chunk is not None and _plain_sgd(optimizer)
+
+    def ahead(self, most: int) -> int:
+        return 0 if self._chunk is None else self._chunk.ahead(most)
+
+    def move(self, steps: Sequence[float]) -> None:
+        x, d = self.at.present_x(), self._gradient()
+        self._put(moved(x, d, steps))
+
+    def _gradient(self) -> Vector:
+        return Vector(tuple([torch.zeros_like(t) if t.grad is None else t.grad for t in self.at.variables]))
+
+    def _put(self, x: Vector) -> None:
+        with torch.no_grad():
+            for variable, new in zip(self.at.variables, x.leaves, strict=True):
+                variable.copy_(new)
+
+    def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
+        assert self._chunk is not None
+        at = self.at
+        at.x = at.present_x()
+        carried, x, d, told = self._chunk(self.carried, self._gradient(), steps)
+        self._take(carried, at.k - 1)
+        self._put(x)
+        for variable, slope in zip(at.variables, d.leaves, strict=True):
+            variable.grad = slope
+        return told
 
     def inner_loss(self) -> float | None:
         with torch.no_grad():
@@ -179,6 +247,13 @@ class Memory(Objective, Generic[C]):
 
     def _tree(self, y: Vector) -> Any:
         return self.at.y_plan.build(y.leaves)
+
+
+def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step is x - lr D, and nothing else."""
+    return type(optimizer) is torch.optim.SGD and not any(
+        group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize")
+    )
 
 
 def _parts(carried: Any) -> dict[str, Any]:

@@ -50,9 +50,9 @@ class AmIGO(SecondOrder[AmIGOState]):
         lr, x, y, v = at.rate(self.lr), at.x, now.y, now.v
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         for _ in range(self.steps):
-            y = y - lr * at.g_y(x, y, at.inner_batch())
+            y = y.step(lr, at.g_y(x, y, at.inner_batch()))
         f = at.f(x, y, at.outer_batch())
         hessians = Hessians(at, x, y)
         for _ in range(self.v_steps):
-            v = v - v_lr * (hessians.times(at.inner_batch(), v) - f.y)
+            v = v.step(v_lr, hessians.times(at.inner_batch(), v) - f.y)
         return Step(AmIGOState(y, v), f.value, f.x - at.mixed(x, y, at.inner_batch(), v))

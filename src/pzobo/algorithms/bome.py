@@ -65,13 +65,13 @@ class BOME(Algorithm[BOMEState]):
         lr, x, y, z = at.rate(self.lr), at.x, now.y, now.y
         y_lr = lr if self.y_lr is None else at.rate(self.y_lr)
         for _ in range(self.steps):
-            z = z - lr * at.g_y(x, z, at.inner_batch())
+            z = z.step(lr, at.g_y(x, z, at.inner_batch()))
         inner = at.inner_batch()
         f = at.f(x, y, at.outer_batch())
         g, star = at.twice(at.g, (x, y, inner), (x, z, inner))
         q_y, q_x = g.y, g.x - star.x
-        square = q_y @ q_y + q_x @ q_x
+        square = q_y.dot(q_y) + q_x.dot(q_x)
         phi = self.eta * (square if self.barrier == "gradient" else g.value - star.value)
-        wanted = (phi - (f.y @ q_y + f.x @ q_x)).clamp(min=0)
+        wanted = (phi - (f.y.dot(q_y) + f.x.dot(q_x))).clamp(min=0)
         weight = torch.where(square > 0, wanted / torch.where(square > 0, square, 1.0), 0.0)
-        return Step(BOMEState(y - y_lr * (f.y + weight * q_y)), f.value, f.x + weight * q_x)
+        return Step(BOMEState(y.step(y_lr, f.y + q_y.times(weight))), f.value, f.x + q_x.times(weight))

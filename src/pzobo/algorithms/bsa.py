@@ -18,16 +18,6 @@ class BSAState:
     y: Vector
 
 
-def bsa_step(at: Oracles, y: Vector, lr: float, steps: int, v_lr: float, terms: int) -> Step[BSAState]:
-    x = at.x
-    for _ in range(steps):
-        y = y - lr * at.g_y(x, y, at.inner_batch())
-    outer, p = at.outer_batch(), at.draw(terms)
-    batches = [at.inner_batch() for _ in range(p)]
-    value, d = hypergradient(at, x, y, outer, at.inner_batch(), batches, drawn(v_lr, terms))
-    return Step(BSAState(y), value, d)
-
-
 @dataclass(frozen=True)
 class BSA(SecondOrder[BSAState]):
     """BSA, a `SecondOrder` algorithm with two loops.
@@ -57,5 +47,9 @@ class BSA(SecondOrder[BSAState]):
         return BSAState(at.y0)
 
     def step(self, at: Oracles, now: BSAState) -> Step[BSAState]:
-        v_lr = at.series_rate(self.v_lr, self.lr)
-        return bsa_step(at, now.y, at.rate(self.lr), self.steps, v_lr, self.terms)
+        lr, v_lr, x, y = at.rate(self.lr), at.series_rate(self.v_lr, self.lr), at.x, now.y
+        for _ in range(self.steps):
+            y = y.step(lr, at.g_y(x, y, at.inner_batch()))
+        outer, batches = at.outer_batch(), at.some_batches(self.terms - 1)
+        value, d = hypergradient(at, x, y, outer, at.inner_batch(), batches, drawn(v_lr, self.terms))
+        return Step(BSAState(y), value, d)

@@ -59,6 +59,8 @@ class BVFIM(Algorithm[BVFIMState]):
     barrier: Rate = FALLING
     prox: Rate = 0.0
 
+    not_compiled = "how often a step is halved depends on numbers."
+
     def __post_init__(self) -> None:
         check_rate("BVFIM: reg", self.reg)
         check_rate("BVFIM: barrier", self.barrier)
@@ -74,7 +76,7 @@ class BVFIM(Algorithm[BVFIMState]):
         lr, reg, barrier, prox = at.rate(self.lr), at.rate(self.reg), at.rate(self.barrier), at.rate(self.prox)
         y_lr = lr if self.y_lr is None else at.rate(self.y_lr)
         for _ in range(self.steps):
-            z = z - lr * (at.g_y(x, z, at.inner_batch()) + reg * z)
+            z = z.step(lr, at.g_y(x, z, at.inner_batch()) + reg * z)
         for _ in range(self.y_steps):
             inner, outer = at.inner_batch(), at.outer_batch()
             bound = float(at.g_value(x, z, inner) + reg * (z @ z) / 2 + reg)
@@ -82,8 +84,8 @@ class BVFIM(Algorithm[BVFIMState]):
             direction = at.f_y(x, y, outer) + prox * y + (barrier / gap) * g.y
             rate = y_lr
             for _ in range(HALVINGS):
-                if bound - float(at.g_value(x, y - rate * direction, inner)) > 0:
-                    y = y - rate * direction
+                if bound - float(at.g_value(x, y.step(rate, direction), inner)) > 0:
+                    y = y.step(rate, direction)
                     break
                 rate = rate / 2
         inner, outer = at.inner_batch(), at.outer_batch()

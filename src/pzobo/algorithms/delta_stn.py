@@ -70,7 +70,7 @@ class DeltaSTN(SecondOrder[DeltaSTNState]):
             e, batch = perturbation(at, log_scale), at.inner_batch()
             slope = at.along(x, w, batch, e, response.apply(t, e))
             e = Vector(tuple([u / (2 * s).exp() for u, s in zip(e.leaves, log_scale.leaves, strict=True)]))
-            w, t = w - lr * at.g_y(x, w, batch), t - t_lr * response.product(slope, e)
+            w, t = w.step(lr, at.g_y(x, w, batch)), t.step(t_lr, response.product(slope, e))
         outer = at.outer_batch()
         f = at.f(x, w, outer)
         if self.scale_rate:

@@ -66,10 +66,10 @@ class F2SA(Algorithm[F2SAState]):
         for _ in range(self.steps):
             inner, outer = at.inner_batch(), at.outer_batch()
             d_y, d_z = at.twice(at.g_y, (x, y, inner), (x, z, inner))
-            y = y - y_lr * (at.f_y(x, y, outer) + penalty * d_y)
-            z = z - lr * d_z
+            y = y.step(y_lr, at.f_y(x, y, outer) + d_y.times(penalty))
+            z = z.step(lr, d_z)
         inner = at.inner_batch()
         f = at.f(x, y, at.outer_batch())
         g_y, g_z = at.twice(at.g, (x, y, inner), (x, z, inner))
         grown = penalty + (0.0 if self.growth == 0 else at.rate(self.growth))
-        return Step(F2SAState(y, z, grown), f.value, f.x + penalty * (g_y.x - g_z.x))
+        return Step(F2SAState(y, z, grown), f.value, f.x + (g_y.x - g_z.x).times(penalty))

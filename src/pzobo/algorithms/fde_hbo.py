@@ -69,6 +69,9 @@ class FdeHBO(SecondOrder[FdeHBOState]):
         y, v, x = at.y0, at.y0.zeros(), at.x
         return FdeHBOState(y, v, x, y, v, y.zeros(), v, x.zeros())
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: FdeHBOState) -> Step[FdeHBOState]:
         lr, weight, x = at.rate(self.lr), at.rate(self.momentum), at.x
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
@@ -82,5 +85,5 @@ class FdeHBO(SecondOrder[FdeHBOState]):
             m_y = storm(now.m_y, new.y, old.y, weight)
             m_v = storm(now.m_v, new.v, old.v, weight)
             m_x = storm(now.m_x, new.x, old.x, weight)
-        v = (now.v - v_lr * m_v).within(self.radius)
-        return Step(FdeHBOState(now.y - lr * m_y, v, *here, m_y, m_v, m_x), new.value, m_x)
+        v = (now.v.step(v_lr, m_v)).within(self.radius)
+        return Step(FdeHBOState(now.y.step(lr, m_y), v, *here, m_y, m_v, m_x), new.value, m_x)

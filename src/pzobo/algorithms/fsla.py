@@ -62,11 +62,14 @@ class FSLA(SecondOrder[FSLAState]):
     def begin(self, at: Oracles) -> FSLAState:
         return FSLAState(at.y0, at.y0.zeros(), at.x, at.x.zeros())
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: FSLAState) -> Step[FSLAState]:
         lr, x = at.rate(self.lr), at.x
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
-        y = now.y - lr * at.g_y(x, now.y, at.inner_batch())
-        v = now.v - v_lr * (at.hessian(x, y, at.inner_batch())(now.v) - at.f_y(x, y, at.outer_batch()))
+        y = now.y.step(lr, at.g_y(x, now.y, at.inner_batch()))
+        v = now.v.step(v_lr, at.hessian(x, y, at.inner_batch())(now.v) - at.f_y(x, y, at.outer_batch()))
         here, before = (at, x, y, v), (at, now.x_before, now.y, now.v)
         batches = at.inner_batch(), at.outer_batch()
         if at.k == 0:

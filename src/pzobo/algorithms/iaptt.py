@@ -42,6 +42,8 @@ class IAPTT(SecondOrder[IAPTTState]):
     steps: int = 10
     start_lr: Rate | None = None
 
+    not_compiled = "how far its path is differentiated depends on numbers."
+
     def begin(self, at: Oracles) -> IAPTTState:
         return IAPTTState(at.y0, at.y0)
 
@@ -50,7 +52,7 @@ class IAPTT(SecondOrder[IAPTTState]):
         start_lr = lr if self.start_lr is None else at.rate(self.start_lr)
         path, batches = [now.start], [at.inner_batch() for _ in range(self.steps)]
         for batch in batches:
-            path.append(path[-1] - lr * at.g_y(x, path[-1], batch))
+            path.append(path[-1].step(lr, at.g_y(x, path[-1], batch)))
         outer = at.outer_batch()
         values = [float(at.f_value(x, y, outer)) for y in path[1:]]
         worst = 1 + max(range(self.steps), key=values.__getitem__)
@@ -58,5 +60,5 @@ class IAPTT(SecondOrder[IAPTTState]):
         d, bar = f.x, f.y
         for y, batch in zip(reversed(path[:worst]), reversed(batches[:worst]), strict=True):
             hv, jv = at.both(x, y, batch)(bar)
-            d, bar = d - lr * jv, bar - lr * hv
-        return Step(IAPTTState(path[-1], now.start - start_lr * bar), f.value, d)
+            d, bar = d.step(lr, jv), bar.step(lr, hv)
+        return Step(IAPTTState(path[-1], now.start.step(start_lr, bar)), f.value, d)

@@ -56,5 +56,5 @@ class MASOBA(SecondOrder[MASOBAState]):
         lr, share = at.rate(self.lr), at.rate(self.average)
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         d = directions(at, at.x, now.y, now.v, at.inner_batch(), at.outer_batch())
-        h = (1 - share) * now.h + share * d.x
-        return Step(MASOBAState(now.y - lr * d.y, now.v - v_lr * d.v, h), d.value, h)
+        h = now.h.times(1 - share) + d.x.times(share)
+        return Step(MASOBAState(now.y.step(lr, d.y), now.v.step(v_lr, d.v), h), d.value, h)

@@ -56,15 +56,17 @@ class MEHA(Algorithm[MEHAState]):
     def begin(self, at: Oracles) -> MEHAState:
         return MEHAState(at.y0, at.y0)
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: MEHAState) -> Step[MEHAState]:
         x, y, w = at.x, now.y, now.w
         if at.k > 0:
-            before = at.k - 1
-            y_lr, s = (r(before) if callable(r) else r for r in (self.y_lr or self.lr, self.penalty))
+            y_lr, s = (at.rate(rate, ago=1) for rate in (self.y_lr or self.lr, self.penalty))
             g_y = at.g_y(x, y, at.inner_batch())
-            y = y - y_lr * (at.f_y(x, y, at.outer_batch()) / s + g_y - (y - w) / self.r)
+            y = y.step(y_lr, at.f_y(x, y, at.outer_batch()).over(s) + g_y - (y - w) / self.r)
         inner, outer = at.inner_batch(), at.outer_batch()
-        w = w - at.rate(self.lr) * (at.g_y(x, w, inner) + (w - y) / self.r)
+        w = w.step(at.rate(self.lr), at.g_y(x, w, inner) + (w - y) / self.r)
         f = at.f(x, y, outer)
         g, star = at.twice(at.g, (x, y, inner), (x, w, inner))
-        return Step(MEHAState(y, w), f.value, f.x / at.rate(self.penalty) + g.x - star.x)
+        return Step(MEHAState(y, w), f.value, f.x.over(at.rate(self.penalty)) + g.x - star.x)

@@ -40,7 +40,10 @@ class MRBO(SecondOrder[SUSTAINState]):
     def begin(self, at: Oracles) -> SUSTAINState:
         return begin(at)
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: SUSTAINState) -> Step[SUSTAINState]:
-        batches = [at.inner_batch() for _ in range(self.terms)]
+        batches = [(at.inner_batch(), None) for _ in range(self.terms)]
         inverse = summed(at.series_rate(self.v_lr, self.lr))
         return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum), batches, inverse)

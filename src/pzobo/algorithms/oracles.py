@@ -13,23 +13,20 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.feed import Feed
+from pzobo.algorithms.losses import Losses
 from pzobo.algorithms.vector import Vector
 from pzobo.argmin import inner_variable
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Products, nothing, probe_size
 from pzobo.inner.problem import Point
-from pzobo.inner.products import Linearization, Product, linearize
+from pzobo.inner.products import Linearization, Product, linearize, probe
 from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
-from pzobo.outer.minibatches import Minibatches
 from pzobo.outer.problem import Problem
-from pzobo.tensors import trees
-from pzobo.tensors.checks import scalar
 from pzobo.tensors.precision import working_eps
 from pzobo.tensors.replay import Replay, rewinder
-from pzobo.tensors.seeds import generator, mix
-from pzobo.tensors.trees import Leaves, Plan, Tree, unique
+from pzobo.tensors.trees import Leaves, Plan, Tree
 
 T = TypeVar("T")
 
@@ -81,7 +78,7 @@ class _Place:
     eps: float
 
 
-class Oracles:
+class Oracles(Feed):
     """g and f of a problem, their batches, and the outer step k.
 
     Args:
@@ -94,17 +91,14 @@ class Oracles:
     Attributes:
         x: the outer variables at this step; a copy, so that it can be kept.
         y0: where the inner variables start.
-        k: outer steps made.
-        calls: how often f and g were differentiated on a batch, and how many products were taken.
     """
 
     def __init__(
         self, problem: Problem, x: Tree, sizes: tuple[int | None, int | None], products: Products, seed: int
     ) -> None:
-        self.problem, self.products, self._seed = problem, products, seed
-        self._x_leaves, self._x_plan = Plan.take(x)
-        self._variables = unique(self._x_leaves)
-        self._all = len(self._variables) == len(self._x_leaves)  # no constants, nothing tied
+        self.problem, self.products = problem, products
+        self._losses = Losses(problem, x)
+        self._variables = self._losses.variables
         y, self.y_plan = Plan.take(problem.y0)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
@@ -112,17 +106,10 @@ class Oracles:
         z_plan = Plan.take(self._variables)[1]
         self._g = Kernel(self._inner, _Slope(), z_plan, self.y_plan, compile=False)
         self._f = Kernel(self._outer, _Slope(), z_plan, self.y_plan, compile=False)
-        self._slots = tuple(range(len(self._variables)))
+        self.slots = tuple(range(len(self._variables)))
         self._place = _Place(self._g, Questions(), working_eps(self.y0.leaves))
         self._values: dict[str, Tensor] = {}
-        data = (problem.train, problem.val)
-        self._streams = [
-            None if size is None else Minibatches(rows, size, mix(seed, 2 * i))
-            for i, (rows, size) in enumerate(zip(data, sizes, strict=True))
-        ]
-        self.last_inner_batch: Tree = problem.train
-        self.k, self._draws = 0, 0
-        self.calls: Counter[str] = Counter(f=0, g=0, products=0)
+        super().__init__(problem.train, problem.val, sizes, seed)
         self.x = self.present_x()
 
     # Where it stands
@@ -134,78 +121,43 @@ class Oracles:
             self._place.questions.next()
             self._place.eps = working_eps(self.y0.leaves)
 
+    def looks(self, after: int) -> bool:
+        """Whether the lengths of differences are looked for in the step after so many others."""
+        asked = self._place.questions.asked + 1 + after
+        return self.products == "difference" and asked & (asked - 1) == 0
+
+    def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
+        """Compiled code has made so many steps, with these calls in each; the last had inner batches of these rows."""
+        super().passed(steps, calls, last)
+        if self.products == "difference":
+            self._place.questions.asked += steps
+            self._place.questions.closely = False
+
     def present_x(self) -> Vector:
         """A copy of the outer variables as they are now."""
         return Vector(tuple([t.detach().clone() for t in self._variables]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where y is."""
+        return self.y0.leaves[0].device
+
+    def probes(self) -> tuple[Leaves, Leaves]:
+        """The lengths of differences, relative to y: for H v alone, and for J^T v too."""
+        by_y, by_x = (probe(self._place, slots, self.products) for slots in ((), self.slots))
+        return by_y, by_x
 
     @property
     def variables(self) -> Leaves:
         """The tensors of x that are optimized, tied ones once."""
         return self._variables
 
-    def rate(self, rate: Rate) -> float:
-        """A rate at this outer step."""
-        return float(rate(self.k)) if callable(rate) else rate
-
-    def series_rate(self, rate: Rate | None, lr: Rate) -> float:
-        """The step of a Neumann series: its own, or else that of y at the first step. It must not decay with k."""
-        chosen = lr if rate is None else rate
-        return float(chosen(0)) if callable(chosen) else chosen
-
-    def state_dict(self) -> dict[str, Any]:
-        positions = [None if s is None else s.position for s in self._streams]
-        return {
-            "k": self.k,
-            "draws": self._draws,
-            "batches": positions,
-            "calls": dict(self.calls),
-            "questions": self._place.questions.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for stream, position in zip(self._streams, state["batches"], strict=True):
-            if (stream is None) != (position is None):
-                raise StructureError(f"A stream of batches stands at {position!r} in the saved state.")
-            if stream is not None:
-                stream.position = int(position)
-        self._place.questions.load_state_dict(state["questions"])
-        self.k, self._draws, self.calls = int(state["k"]), int(state["draws"]), Counter(state["calls"])
-
-    # Batches and random numbers
-
-    def inner_batch(self) -> Tree:
-        """The next batch of g."""
-        stream = self._streams[0]
-        self.last_inner_batch = self.problem.train if stream is None else stream.next()
-        return self.last_inner_batch
-
-    def outer_batch(self) -> Tree:
-        """The next batch of f."""
-        stream = self._streams[1]
-        return self.problem.val if stream is None else stream.next()
-
-    def generator(self) -> torch.Generator:
-        """The next source of random numbers; number j follows from the seed and j alone."""
-        self._draws += 1
-        return generator(mix(self._seed, 3), self._draws - 1)
-
-    def draw(self, count: int) -> int:
-        """A whole number below `count`, each with the same chance."""
-        return int(torch.randint(count, (), generator=self.generator()))
-
-    def normal(self, like: Vector) -> Vector:
-        """A vector of independent N(0, 1)."""
-        # Drawn in one piece, so that the same numbers come whatever the tree looks like.
-        first, count = like.leaves[0], sum(t.numel() for t in like.leaves)
-        drawn = torch.randn(count, generator=self.generator(), dtype=trees.wide(first.dtype))
-        return like.shaped(drawn.to(first.device))
-
     # First derivatives
 
     def f(self, x: Vector, y: Vector, batch: Tree) -> Slopes:
         """f with df/dy and df/dx."""
         self.calls["f"] += 1
-        by_y, by_x = self._f.gradients(x.leaves, y.leaves, batch, self._slots)
+        by_y, by_x = self._f.gradients(x.leaves, y.leaves, batch, self.slots)
         return Slopes(self._values["f"], Vector(by_y), Vector(by_x))
 
     def f_y(self, x: Vector, y: Vector, batch: Tree) -> Vector:
@@ -220,7 +172,7 @@ class Oracles:
     def g(self, x: Vector, y: Vector, batch: Tree) -> Slopes:
         """g with dg/dy and dg/dx."""
         self.calls["g"] += 1
-        by_y, by_x = self._g.gradients(x.leaves, y.leaves, batch, self._slots)
+        by_y, by_x = self._g.gradients(x.leaves, y.leaves, batch, self.slots)
         return Slopes(self._values["g"], Vector(by_y), Vector(by_x))
 
     def g_y(self, x: Vector, y: Vector, batch: Tree) -> Vector:
@@ -236,7 +188,7 @@ class Oracles:
 
     def curved(self, x: Vector, y: Vector, batch: Tree, v: Vector) -> Curved:
         """dg/dy, H v and J^T v."""
-        product = self._product(x, y, batch, self._slots)
+        product = self._product(x, y, batch, self.slots)
         if isinstance(product, Linearization):
             self.calls["g"] += 1
             slope = Vector(product.gradient)
@@ -258,7 +210,7 @@ class Oracles:
 
     def both(self, x: Vector, y: Vector, batch: Tree) -> Callable[[Vector], tuple[Vector, Vector]]:
         """v -> (H v, J^T v), for many v."""
-        product = self._product(x, y, batch, self._slots)
+        product = self._product(x, y, batch, self.slots)
 
         def times(v: Vector) -> tuple[Vector, Vector]:
             self.calls["products"] += 1
@@ -282,8 +234,15 @@ class Oracles:
                 reset()
                 slopes.append(Vector(self._g.gradient((x + s * x_dot).leaves, (y + s * y_dot).leaves, batch)))
             return (slopes[0] - slopes[1]) * (0.5 / e)
-        tangent = self._g.tangent((x.leaves, batch), x_dot.leaves, self._slots, y.leaves, (), y_dot.leaves, ())
+        tangent = self._g.tangent((x.leaves, batch), x_dot.leaves, self.slots, y.leaves, (), y_dot.leaves, ())
         return Vector(tangent[2])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "questions": self._place.questions.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._place.questions.load_state_dict(state["questions"])
+        super().load_state_dict(state)
 
     def _product(self, x: Vector, y: Vector, batch: Tree, slots: tuple[int, ...]) -> Product:
         """q -> (H q, J^T q); all evaluations of a difference draw the same random numbers."""
@@ -305,21 +264,21 @@ class Oracles:
 
     def tree(self, x: Vector) -> Tree:
         """x as the problem has it."""
-        return self._tree(x.leaves)
+        return self._losses.tree(x.leaves)
 
-    def _tree(self, x: Leaves) -> Tree:
-        leaves = x if self._all else trees.substitute(self._x_leaves, self._variables, x)
-        return self._x_plan.build(leaves)
+    def kernels(self) -> tuple[Kernel, Kernel]:
+        """g and f as compiled code takes them: functions that note nothing."""
+        losses = (self._losses.inner, self._losses.outer)
+        g, f = (Kernel(loss, _Slope(), self._g.z_plan, self.y_plan, compile=True) for loss in losses)
+        return g, f
 
     def _inner(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        problem, tree = self.problem, self._tree(x)
-        z = tree if problem.prepare is None else problem.prepare(tree, batch)
-        return self._noted("g", problem.inner_loss(z, y, batch), "The inner loss")
+        return self._noted("g", self._losses.inner(x, y, batch))
 
     def _outer(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        return self._noted("f", self.problem.outer_loss(self._tree(x), y, batch), "The outer loss")
+        return self._noted("f", self._losses.outer(x, y, batch))
 
-    def _noted(self, name: str, value: Tensor, what: str) -> Tensor:
+    def _noted(self, name: str, value: Tensor) -> Tensor:
         """A loss, whose value is kept: a gradient that was asked for has it for nothing."""
-        self._values[name] = scalar(value, what).detach()
+        self._values[name] = value.detach()
         return value

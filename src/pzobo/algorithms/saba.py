@@ -67,6 +67,8 @@ class SABA(SecondOrder[SABAState]):
     v_lr: Rate | None = None
     memory: Literal["full", "zero"] = "full"
 
+    not_compiled = "its step writes into its memory, which is as large as the data has blocks."
+
     def __post_init__(self) -> None:
         if self.memory not in ("full", "zero"):
             raise OptionError(f'SABA: memory={self.memory!r}: must be "full" or "zero".')
@@ -97,11 +99,11 @@ class SABA(SecondOrder[SABAState]):
         d |= {name: now.table(name).direction(o, new) for name, new in zip(OUTER, new_outer, strict=True)}
         now = self._remember(now, INNER, i, new_inner, inner.weight(i))
         now = self._remember(now, OUTER, o, new_outer, outer.weight(o))
-        carried = replace(now, y=now.y - lr * d["g_y"], v=now.v - v_lr * (d["hv"] + d["f_y"]))
+        carried = replace(now, y=now.y.step(lr, d["g_y"]), v=now.v.step(v_lr, d["hv"] + d["f_y"]))
         return Step(carried, value, d["f_x"] + d["jv"])
 
     def _blocks(self, at: Oracles) -> tuple[Blocks, Blocks]:
-        return Blocks(at.problem.train, self.batch_size), Blocks(at.problem.val, self.outer_batch_size)
+        return Blocks(at.train, self.batch_size), Blocks(at.val, self.outer_batch_size)
 
     def _inner(self, at: Oracles, now: SABAState, blocks: Blocks, b: int) -> tuple[Vector, ...]:
         at.last_inner_batch = blocks.batch(b)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.vector import Vector
 from pzobo.tensors.trees import Tree
 
-Inverse = Callable[["Hessians", Sequence[Tree], Vector], Vector]
+Used = tuple[Tree, Tensor | None]
+"""A batch, and whether it counts: always, for None."""
+
+Inverse = Callable[["Hessians", Sequence[Used], Vector], Vector]
 """An approximation of H^-1 q, from products on these batches."""
 
 
@@ -23,6 +27,8 @@ class Hessians:
 
     def times(self, batch: Tree, v: Vector) -> Vector:
         """H v on a batch."""
+        if torch.compiler.is_compiling():
+            return self.at.hessian(self.x, self.y, batch)(v)
         if self._last is None or self._last[0] is not batch:
             self._last = batch, self.at.hessian(self.x, self.y, batch)
         return self._last[1](v)
@@ -31,12 +37,12 @@ class Hessians:
 def summed(lr: float) -> Inverse:
     """lr sum_{j=0}^{Q} prod_{i<=j} (I - lr H_i) q on Q batches (Ji, Yang, Liang, 2021, Algorithm 3)."""
 
-    def inverse(hessians: Hessians, batches: Sequence[Tree], q: Vector) -> Vector:
+    def inverse(hessians: Hessians, batches: Sequence[Used], q: Vector) -> Vector:
         total = q
-        for batch in batches:
-            q = q - lr * hessians.times(batch, q)
+        for batch, _ in batches:
+            q = q.step(lr, hessians.times(batch, q))
             total = total + q
-        return lr * total
+        return total.times(lr)
 
     return inverse
 
@@ -47,16 +53,17 @@ def drawn(lr: float, terms: int) -> Inverse:
     Over p its mean is lr sum_{j=0}^{terms-1} (I - lr H)^j q.
     """
 
-    def inverse(hessians: Hessians, batches: Sequence[Tree], q: Vector) -> Vector:
-        for batch in batches:
-            q = q - lr * hessians.times(batch, q)
-        return terms * lr * q
+    def inverse(hessians: Hessians, batches: Sequence[Used], q: Vector) -> Vector:
+        for batch, counts in batches:
+            new = q.step(lr, hessians.times(batch, q))
+            q = new if counts is None else new.where(counts, q)
+        return q.times(terms * lr)
 
     return inverse
 
 
 def hypergradient(
-    at: Oracles, x: Vector, y: Vector, outer: Tree, mixed: Tree, batches: Sequence[Tree], inverse: Inverse
+    at: Oracles, x: Vector, y: Vector, outer: Tree, mixed: Tree, batches: Sequence[Used], inverse: Inverse
 ) -> tuple[Tensor, Vector]:
     """f, and df/dx - J^T H^-1 df/dy: f on `outer`, J^T on `mixed`, H^-1 by `inverse` on `batches`."""
     f = at.f(x, y, outer)

@@ -70,4 +70,4 @@ class SOBA(SecondOrder[SOBAState]):
         lr = at.rate(self.lr)
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         d = directions(at, at.x, now.y, now.v, at.inner_batch(), at.outer_batch())
-        return Step(SOBAState(now.y - lr * d.y, now.v - v_lr * d.v), d.value, d.x)
+        return Step(SOBAState(now.y.step(lr, d.y), now.v.step(v_lr, d.v)), d.value, d.x)

@@ -64,16 +64,19 @@ class SRBA(SecondOrder[SRBAState]):
         y, v, x = at.y0, at.y0.zeros(), at.x
         return SRBAState(y, v, x, y, v, y.zeros(), v, x.zeros())
 
+    def alike(self, k: int) -> bool:
+        return k % self.period > 0
+
     def step(self, at: Oracles, now: SRBAState) -> Step[SRBAState]:
         lr, x = at.rate(self.lr), at.x
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         here, before = (x, now.y, now.v), (now.x_before, now.y_before, now.v_before)
         if at.k % self.period == 0:
-            new = directions(at, *here, at.problem.train, at.problem.val)
+            new = directions(at, *here, at.train, at.val)
             d_y, d_v, d_x = new.y, new.v, new.x
         else:
             batches = at.inner_batch(), at.outer_batch()
             new, old = at.twice(directions, (at, *here, *batches), (at, *before, *batches))
             d_y, d_v, d_x = now.d_y + (new.y - old.y), now.d_v + (new.v - old.v), now.d_x + (new.x - old.x)
-        v = (now.v - v_lr * d_v).within(self.radius)
-        return Step(SRBAState(now.y - lr * d_y, v, *here, d_y, d_v, d_x), new.value, d_x)
+        v = (now.v.step(v_lr, d_v)).within(self.radius)
+        return Step(SRBAState(now.y.step(lr, d_y), v, *here, d_y, d_v, d_x), new.value, d_x)

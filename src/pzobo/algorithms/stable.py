@@ -86,6 +86,9 @@ class STABLE(SecondOrder[STABLEState]):
             )
         return STABLEState(at.y0, at.x, at.y0, flat.new_zeros(d, d), x.new_zeros(x.numel(), d))
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: STABLEState) -> Step[STABLEState]:
         x, y, inner = at.x, now.y, at.inner_batch()
         if at.k == 0:
@@ -98,5 +101,5 @@ class STABLE(SecondOrder[STABLEState]):
         h = _above(h, self.least)
         f = at.f(x, y, at.outer_batch())
         d = f.x - f.x.shaped(j @ torch.linalg.solve(h, f.y.flat()))
-        moved = y - at.rate(self.lr) * at.g_y(x, y, inner)
+        moved = y.step(at.rate(self.lr), at.g_y(x, y, inner))
         return Step(STABLEState(moved, x, y, h, j), f.value, d)

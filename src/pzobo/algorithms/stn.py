@@ -92,7 +92,7 @@ class STN(Algorithm[STNState]):
         for _ in range(self.steps):
             there = x + perturbation(at, log_scale)
             d = at.g_y(there, w + response.apply(t, there), at.inner_batch())
-            w, t = w - lr * d, t - lr * response.product(d, there)
+            w, t = w.step(lr, d), t.step(lr, response.product(d, there))
         e = perturbation(at, log_scale)
         f = at.f(x + e, w + response.apply(t, x + e), at.outer_batch())
         d_x = f.x + response.transposed(t, f.y, x)

@@ -10,4 +10,4 @@ def storm(m: Vector, new: Vector, old: Vector, weight: float) -> Vector:
 
     With weight 1 it is the new direction alone; with weight 0 it is SARAH's m + new - old.
     """
-    return new + (1 - weight) * (m - old)
+    return new + (m - old).times(1 - weight)

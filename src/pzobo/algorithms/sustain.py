@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pzobo.algorithms.algorithm import SecondOrder, Step
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.rates import TWO_THIRDS, Rate, check_share
-from pzobo.algorithms.series import Inverse, drawn, hypergradient
+from pzobo.algorithms.series import Inverse, Used, drawn, hypergradient
 from pzobo.algorithms.storm import storm
 from pzobo.algorithms.vector import Vector
-from pzobo.tensors.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ def begin(at: Oracles) -> SUSTAINState:
 
 
 def storm_step(
-    at: Oracles, now: SUSTAINState, lr: float, weight: float, batches: Sequence[Tree], inverse: Inverse
+    at: Oracles, now: SUSTAINState, lr: float, weight: float, batches: Sequence[Used], inverse: Inverse
 ) -> Step[SUSTAINState]:
     """One step of SUSTAIN and of MRBO, which differ in the Neumann product."""
     here, before = (at.x, now.y), (now.x_before, now.y_before)
@@ -45,7 +44,7 @@ def storm_step(
         m_y = storm(now.m_y, new, old, weight)
         (value, d), (_, d_before) = at.twice(hypergradient, (at, *here, *rest), (at, *before, *rest))
         m_x = storm(now.m_x, d, d_before, weight)
-    return Step(SUSTAINState(now.y - lr * m_y, *here, m_y, m_x), value, m_x)
+    return Step(SUSTAINState(now.y.step(lr, m_y), *here, m_y, m_x), value, m_x)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,10 @@ class SUSTAIN(SecondOrder[SUSTAINState]):
     def begin(self, at: Oracles) -> SUSTAINState:
         return begin(at)
 
+    def alike(self, k: int) -> bool:
+        return k > 0
+
     def step(self, at: Oracles, now: SUSTAINState) -> Step[SUSTAINState]:
-        batches = [at.inner_batch() for _ in range(at.draw(self.terms))]
+        batches = at.some_batches(self.terms - 1)
         inverse = drawn(at.series_rate(self.v_lr, self.lr), self.terms)
         return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum), batches, inverse)

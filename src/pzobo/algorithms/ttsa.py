@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pzobo.algorithms.algorithm import SecondOrder, Step
-from pzobo.algorithms.bsa import BSAState, bsa_step
-from pzobo.algorithms.oracles import Oracles
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.bsa import BSA
 
 
 @dataclass(frozen=True)
-class TTSA(SecondOrder[BSAState]):
-    """TTSA, a `SecondOrder` algorithm with one step of y, and a random product as in `BSA`.
+class TTSA(BSA):
+    """TTSA: `BSA` with one step of y, and rates of another order.
 
     y <- y - lr dg/dy
     v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy     at the new y; p drawn from 0 to terms - 1
@@ -30,13 +27,4 @@ class TTSA(SecondOrder[BSAState]):
         v_lr: the step of the series, 1/L in the paper; the first `lr` by default.
     """
 
-    lr: Rate = 0.1
-    terms: int = 10
-    v_lr: float | None = None
-
-    def begin(self, at: Oracles) -> BSAState:
-        return BSAState(at.y0)
-
-    def step(self, at: Oracles, now: BSAState) -> Step[BSAState]:
-        v_lr = at.series_rate(self.v_lr, self.lr)
-        return bsa_step(at, now.y, at.rate(self.lr), 1, v_lr, self.terms)
+    steps: int = field(default=1, init=False)

@@ -58,24 +58,26 @@ class VRBO(SecondOrder[VRBOState]):
     def begin(self, at: Oracles) -> VRBOState:
         return VRBOState(at.y0, at.x, at.y0.zeros(), at.x.zeros())
 
+    def alike(self, k: int) -> bool:
+        return k % self.period > 0
+
     def step(self, at: Oracles, now: VRBOState) -> Step[VRBOState]:
         x, y, d_y, d_x = at.x, now.y, now.d_y, now.d_x
         inverse = summed(at.series_rate(self.v_lr, self.lr))
         value: Tensor | None = None
         if at.k > 0:
-            lr = self.lr(at.k - 1) if callable(self.lr) else self.lr
+            lr = at.rate(self.lr, ago=1)
             before = (now.x_before, y)
             for t in range(self.steps + 1):
                 inner, outer, mixed = at.inner_batch(), at.outer_batch(), at.inner_batch()
-                rest = (outer, mixed, [at.inner_batch() for _ in range(self.terms)], inverse)
+                rest = (outer, mixed, [(at.inner_batch(), None) for _ in range(self.terms)], inverse)
                 new, old = at.twice(at.g_y, (x, y, inner), (*before, inner))
                 (value, d), (_, d_before) = at.twice(hypergradient, (at, x, y, *rest), (at, *before, *rest))
                 d_y, d_x, before = d_y + (new - old), d_x + (d - d_before), (x, y)
                 if t < self.steps:
-                    y = y - lr * d_y
+                    y = y.step(lr, d_y)
         if at.k % self.period == 0:
-            train, val = at.problem.train, at.problem.val
-            d_y = at.g_y(x, y, train)
-            value, d_x = hypergradient(at, x, y, val, train, [train] * self.terms, inverse)
+            d_y = at.g_y(x, y, at.train)
+            value, d_x = hypergradient(at, x, y, at.val, at.train, [(at.train, None)] * self.terms, inverse)
         assert value is not None
         return Step(VRBOState(y, x, d_y, d_x), value, d_x)

@@ -34,6 +34,8 @@ class Setup:
         compile: compile the inner steps.
         check: refuse what is not finite or is rounding noise.
         converged: a solver and a number of CG steps that solve the inner problem, for `exact` without a formula.
+        outer_steps: K of a run, for searches that make as many trainings as PZOBO with all directions.
+        compile_algorithms: compile whole steps of algorithms with a memory.
         algorithm_batch: rows of the batches of algorithms with a memory; all data by default.
     """
 
@@ -48,6 +50,8 @@ class Setup:
     check: bool = True
     converged: tuple[Iterative, int] | None = None
     algorithm_batch: int | None = None
+    outer_steps: int = 25
+    compile_algorithms: bool = False
 
     def method(self, jacobian: Jacobian, own: int = 0) -> Method:
         """A Jacobian with everything else as for the others; `own` batches are drawn for it if there are batches."""
@@ -173,25 +177,29 @@ STOCHASTIC: dict[str, Named] = {
 """The methods for experiments with minibatches."""
 
 
+def _run(setup: Setup, kind: type[algorithms.Algorithm[Any]]) -> dict[str, Any]:
+    """What every algorithm gets of a setup. Those that cannot be compiled are not."""
+    size, compile = setup.algorithm_batch, setup.compile_algorithms and not kind.not_compiled
+    return {"batch_size": size, "outer_batch_size": size, "check": setup.check, "compile": compile}
+
+
 def _algorithm(kind: type[algorithms.Algorithm[Any]], **numbers: Any) -> Build:
     """An algorithm with the rate of the inner steps, its own numbers, and batches at both levels."""
 
     def build(setup: Setup, problem: Problem) -> algorithms.Algorithm[Any]:
-        sizes = {"batch_size": setup.algorithm_batch, "outer_batch_size": setup.algorithm_batch}
-        return kind(**{"lr": setup.rate, **numbers}, **sizes, check=setup.check)
+        return kind(**{"lr": setup.rate, **numbers}, **_run(setup, kind))
 
     return build
 
 
 def _sama(setup: Setup, problem: Problem) -> algorithms.SAMA:
-    size = setup.algorithm_batch
-    return algorithms.SAMA(GD(setup.rate, 1), batch_size=size, outer_batch_size=size, check=setup.check)
+    return algorithms.SAMA(GD(setup.rate, 1), **_run(setup, algorithms.SAMA))
 
 
 def _stn(setup: Setup, problem: Problem) -> algorithms.STN:
     # The step of T is longer by |x|^2 than that of y.
-    rate, size = setup.rate / (1 + float(problem.x0.square().sum())), setup.algorithm_batch
-    return algorithms.STN(rate, batch_size=size, outer_batch_size=size, check=setup.check)
+    rate = setup.rate / (1 + float(problem.x0.square().sum()))
+    return algorithms.STN(rate, **_run(setup, algorithms.STN))
 
 
 _A = algorithms

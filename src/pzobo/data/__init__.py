@@ -1,10 +1,10 @@
-"""Which datasets can be read? MNIST, 20 Newsgroups, Omniglot, miniImageNet and scikit-learn's digits."""
+"""Which datasets can be read? MNIST, FashionMNIST, 20 Newsgroups, Omniglot, miniImageNet and scikit-learn's digits."""
 
 from pzobo.data.few_shot import FewShotData, ImageClasses, digits_few_shot
 from pzobo.data.lookup import DataError
 from pzobo.data.read_digits import digits
 from pzobo.data.read_miniimagenet import miniimagenet
-from pzobo.data.read_mnist import mnist
+from pzobo.data.read_mnist import fashion_mnist, mnist
 from pzobo.data.read_newsgroups import Newsgroups, Texts, newsgroups
 from pzobo.data.read_omniglot import omniglot
 from pzobo.data.read_tables import tabular
@@ -23,6 +23,7 @@ __all__ = [
     "TrainTest",
     "digits",
     "digits_few_shot",
+    "fashion_mnist",
     "miniimagenet",
     "mnist",
     "newsgroups",

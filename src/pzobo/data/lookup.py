@@ -20,7 +20,8 @@ class DataError(PzoboError, FileNotFoundError):
 class Source:
     """A file by its path below the data folder, its sha256, and its public address if there is one.
 
-    Where the file at the public address has the same content in another packing, `md5` is its checksum.
+    Where the file at the public address has the same content in another packing, `md5` is its checksum. Of a file that
+    was published with that alone, sha256 is empty.
     """
 
     path: str
@@ -31,7 +32,8 @@ class Source:
     @property
     def checksums(self) -> str:
         """What the file is known by, in words."""
-        return f"sha256 {self.sha256}" + (f" or MD5 {self.md5}" if self.md5 else "")
+        both = (f"sha256 {self.sha256}" if self.sha256 else "", f"MD5 {self.md5}" if self.md5 else "")
+        return " or ".join(checksum for checksum in both if checksum)
 
     @property
     def published(self) -> str:
@@ -72,7 +74,7 @@ def read_local(source: Source, root: str | os.PathLike[str] | None = None) -> by
         found = hashlib.sha256(content).hexdigest()
         if found != source.sha256 and hashlib.md5(content, usedforsecurity=False).hexdigest() != source.md5:
             raise DataError(
-                f"{path} is damaged or another file: its sha256 is {found}, expected {source.sha256}; "
+                f"{path} is damaged or another file: its sha256 is {found}, expected {source.checksums}; "
                 "it was left as it is, so replace or remove it."
             )
         return content

@@ -1,4 +1,4 @@
-"""What is MNIST? 60,000 and 10,000 handwritten digits of 28 x 28, in four idx files."""
+"""What are MNIST and FashionMNIST? 60,000 and 10,000 images of 28 x 28, digits or clothes, in four idx files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,32 @@ SOURCES = {
 }
 
 
-def _split(part: str, root: str | os.PathLike[str] | None, lenet: bool) -> Split:
-    images, labels = (parse_idx(read(source, root), source.path) for source in SOURCES[part])
+def _fashion(name: str, md5: str) -> Source:
+    return Source(f"FashionMNIST/raw/{name}", "", None, md5)
+
+
+FASHION = {
+    "train": (
+        _fashion("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        _fashion("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+    ),
+    "test": (
+        _fashion("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        _fashion("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+}
+
+
+def _split(
+    name: str, part: str, sources: tuple[Source, ...], root: str | os.PathLike[str] | None, lenet: bool = False
+) -> Split:
+    images, labels = (parse_idx(read(source, root), source.path) for source in sources)
     if images.dim() != 3 or labels.dim() != 1:
         raise DataError(
-            f"MNIST's {part} part has images of shape {tuple(images.shape)}, labels of {tuple(labels.shape)}."
+            f"{name}'s {part} part has images of shape {tuple(images.shape)}, labels of {tuple(labels.shape)}."
         )
     if len(images) != len(labels):
-        raise DataError(f"MNIST's {part} part has {len(images)} images and {len(labels)} labels.")
+        raise DataError(f"{name}'s {part} part has {len(images)} images and {len(labels)} labels.")
     if lenet:
         images = for_lenet(images.to(torch.float32) / 255, MEAN, STD)
     return Split(images, labels.long())
@@ -51,4 +69,13 @@ def mnist(root: str | os.PathLike[str] | None = None, *, lenet: bool = False) ->
         root: the folder that has `MNIST/raw/`; see `docs/data.md` for where else the files are looked for.
         lenet: images of n x 1 x 32 x 32 as float32 instead, padded by zeros and normalised.
     """
-    return TrainTest(_split("train", root, lenet), _split("test", root, lenet))
+    return TrainTest(*(_split("MNIST", part, sources, root, lenet) for part, sources in SOURCES.items()))
+
+
+def fashion_mnist(root: str | os.PathLike[str] | None = None) -> TrainTest:
+    """FashionMNIST as published: images of n x 28 x 28 as uint8, 0 for the background, and labels. Not downloaded.
+
+    Args:
+        root: the folder that has `FashionMNIST/raw/`; see `docs/data.md` for where else the files are looked for.
+    """
+    return TrainTest(*(_split("FashionMNIST", part, sources, root) for part, sources in FASHION.items()))

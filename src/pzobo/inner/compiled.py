@@ -66,7 +66,8 @@ class Compiled:
             return self._function(*args)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             return self._give_up(*args)
-        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+        # Some of what Dynamo cannot take inside of a loop fails an assertion of its own (a view by .mT, say).
+        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError, AssertionError) as error:
             if self._instead is None:
                 raise CompileError(
                     f"torch.compile cannot take this loss: {_reason(error)} "

@@ -16,9 +16,11 @@ from torch import Tensor
 from pzobo.errors import OptionError, StructureError
 from pzobo.options import positive, whole
 from pzobo.outer.arguments import wrong
+from pzobo.outer.every import Every
 from pzobo.outer.identity import identity
 from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
+from pzobo.outer.refit import refit_solver, refitted
 from pzobo.outer.state import RunState
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.listeners import board, explained, interrupts, obey, summary_writer
@@ -26,6 +28,7 @@ from pzobo.runs.metrics import Metrics
 from pzobo.runs.progress import Progress
 from pzobo.runs.randomness import seeded
 from pzobo.runs.rows import Row
+from pzobo.solvers import Solver
 from pzobo.tensors.trees import Tree
 
 
@@ -40,6 +43,8 @@ class Fit:
         steps: outer steps made.
         seconds: their time, without evaluation.
         stopped: "steps", "target" or "seconds".
+        refit: y of the model fitted again on all data, with `refit=True`; None without. Its metrics on validation data
+            mean nothing, since it has seen them.
         chosen: the estimator that `Auto` chose, and why, in one line; empty where nothing was to choose.
     """
 
@@ -50,6 +55,7 @@ class Fit:
     seconds: float
     stopped: str
     chosen: str = ""
+    refit: Tree = None
 
     def copy_to(self, tree: Tree) -> None:
         """Write x into the tensors of a tree of the same structure, in place: x0 itself, or the parameters of a module.
@@ -93,7 +99,7 @@ def fit(
     resume: bool = False,
     evaluate: Callable[[Objective], Mapping[str, float]] | None = None,
     evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None = None,
-    evaluate_every: int = 10,
+    evaluate_every: int | str = 10,
     checkpoint_every: int = 50,
     target: float | Callable[[Row], bool] | None = None,
     seconds: float | None = None,
@@ -102,6 +108,7 @@ def fit(
     notes: Mapping[str, Any] | None = None,
     warm_up: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    refit: bool | Solver = False,
     tensorboard: bool = False,
     progress: bool | None = None,
 ) -> Fit:
@@ -130,7 +137,7 @@ def fit(
         evaluate: metrics of an objective; its own `evaluate()` by default (`Problem.metrics`). What it draws leaves no
             trace in the run.
         evaluate_at_end: the same for the last row, where it may take longer; `evaluate` by default.
-        evaluate_every: steps between evaluations; 0 for none but at the end.
+        evaluate_every: steps between evaluations, or their seconds as a text such as "2s"; 0 for none but at the end.
         checkpoint_every: steps between checkpoints; 0 for one at the end, and on Ctrl-C or SIGTERM.
         target: stop when an evaluated row has an `outer_loss` of at most this, or when this function of it says so.
         seconds: stop when the steps have taken this long.
@@ -139,6 +146,9 @@ def fit(
         notes: more to keep there, that does not make it a different run.
         warm_up: make one step without a trace before the clock starts, so that it does not count compilation.
         clock: what `seconds` are measured by; `time.process_time`, the time of the processor, on a busy machine.
+        refit: fit the model once more at the end, at the found x and on all data, the validation data included; by the
+            method's solver, or by the one that is given. The problem's `all_data` says what that is. The model is
+            `found.refit`.
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.
 
@@ -148,7 +158,7 @@ def fit(
         >>> found.history[-1]["outer_loss"]
     """
     steps = whole("steps", steps)
-    evaluate_every = 0 if evaluate_every == 0 else whole("evaluate_every", evaluate_every)
+    every = Every.of("evaluate_every", evaluate_every)
     checkpoint_every = 0 if checkpoint_every == 0 else whole("checkpoint_every", checkpoint_every)
     if seconds is not None:
         positive("seconds", seconds)
@@ -164,6 +174,7 @@ def fit(
     for name, part in {"save": save, "config": config, "notes": notes}.items():
         if part is not None and not isinstance(part, Mapping):
             raise wrong(name, part, f"give a dict, as in {name}={{'name': ...}}")
+    solver = refit_solver(problem, method, refit)
     writer = summary_writer() if tensorboard else None
     with (
         seeded(seed),
@@ -189,9 +200,7 @@ def fit(
         rows = stack.enter_context(Metrics(None if folder is None else folder.metrics, state and state["metrics"]))
         if warm_up and run.step < steps:
             run.rehearse()
-        loop = Loop(
-            run, rows, folder, evaluate, evaluate_at_end, evaluate_every, checkpoint_every, target, seconds, clock
-        )
+        loop = Loop(run, rows, folder, evaluate, evaluate_at_end, every, checkpoint_every, target, seconds, clock)
         bar = stack.enter_context(Progress(steps, run.step, progress))
         write = stack.enter_context(board(writer, folder, rows.rows))
         interrupted = stack.enter_context(interrupts())
@@ -207,8 +216,9 @@ def fit(
         if folder is not None:
             told = {"chosen": objective.chosen()} if objective.chosen() else {}
             folder.result(stopped=stopped, error=None, steps=run.step, seconds=run.seconds, **told)
+        again = None if solver is None else refitted(problem, solver, objective.x)
         obey(interrupted)
-    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen())
+    return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen(), again)
 
 
 def _saved(run: RunState, folder: RunFolder | None) -> str:

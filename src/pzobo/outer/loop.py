@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pzobo.errors import NonFiniteError, OptionError, RequirementError
+from pzobo.outer.every import Every
 from pzobo.outer.objective import Objective
 from pzobo.outer.state import Pending, RunState
 from pzobo.runs.folder import RunFolder
@@ -36,7 +37,7 @@ class Loop:
         folder: RunFolder | None,
         evaluate: Callable[[Objective], Mapping[str, float]] | None,
         evaluate_at_end: Callable[[Objective], Mapping[str, float]] | None,
-        evaluate_every: int,
+        evaluate_every: Every,
         checkpoint_every: int,
         target: float | Callable[[Row], bool] | None,
         seconds: float | None,
@@ -48,6 +49,7 @@ class Loop:
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self.target, self.limit = target, math.inf if seconds is None else seconds
         self.clock = clock
+        self.leaps, self.pace = run.leaps(), 0.0
         self.peak = Peak(run.device)
         self.changed = False
         self.y: Tree = None
@@ -63,7 +65,8 @@ class Loop:
                 self.save()
                 self.y = run.objective.y
                 return stopped
-            self.advance()
+            if not self.leap(steps, listeners):
+                self.advance()
             if interrupted or (self.checkpoint_every and run.step % self.checkpoint_every == 0):
                 self.save()
             obey(interrupted)
@@ -83,11 +86,52 @@ class Loop:
             self.wait()
             taken = self.clock() - began
         row = replace(self.row(float(loss.detach())), hypergradient_norm=self.norm(), audit=run.objective.audit())
-        over = run.seconds >= self.limit
-        if over or (self.evaluate_every and run.step % self.evaluate_every == 0):
+        self.pend(row, taken, listeners)
+
+    def pend(self, row: Row, taken: float, listeners: Sequence[Listener]) -> None:
+        """Evaluate the row if it is due, and keep it until its step is made."""
+        over = row.seconds >= self.limit
+        if over or self.evaluate_every.due(row.step, row.seconds, self.rows.rows):
             row = self.measured(row, self.evaluate_at_end if over else self.evaluate)
         self.tell(row, listeners)
-        run.pending, self.changed = Pending(row, taken), True
+        self.run.pending, self.changed = Pending(row, taken), True
+
+    def leap(self, steps: int, listeners: Sequence[Listener]) -> bool:
+        """Make the step of the pending row and those after it in one call, as far as no row is evaluated on the way and
+        no checkpoint is due. False if the objective makes one step after the other."""
+        run, pending = self.run, self.run.pending
+        assert pending is not None
+        turns = run.objective.ahead(self.turns_wanted(steps)) if self.leaps else 0
+        if not turns:
+            return False
+        with self.peak:
+            began = self.clock()
+            told = run.objective.turns(run.lengths(turns))
+            self.wait()
+            self.pace = (self.clock() - began) / turns
+        run.seconds += pending.taken
+        for i, (value, norm) in enumerate(zip(told.values, told.norms, strict=True)):
+            run.step += 1
+            run.seconds += self.pace if i else 0.0
+            row = replace(self.row(value), hypergradient_norm=self.finite(norm))
+            if i + 1 < turns:
+                self.tell(row, listeners)
+            else:
+                self.pend(row, self.pace, listeners)
+        return True
+
+    def turns_wanted(self, steps: int) -> int:
+        """As many steps as can be made before something is due: the end, an evaluation, a checkpoint, a quarter of a
+        second, in which nobody can stop the run."""
+        run = self.run
+        most = [steps - run.step - 1, self.evaluate_every.ahead(run.step, run.seconds, self.pace)]
+        if self.checkpoint_every:
+            most.append(self.checkpoint_every - run.step % self.checkpoint_every)
+        if self.pace > 0:
+            most.append(max(1, int(min(0.25, self.limit - run.seconds) / self.pace)))
+        else:
+            most.append(8)  # nothing is known yet of how long they take
+        return max(0, min(most))
 
     def reason(self) -> str | None:
         """Why to stop at the pending row, if there is a reason."""
@@ -103,7 +147,11 @@ class Loop:
         assert pending is not None
         with self.peak:
             began = self.clock()
-            run.advance(pending.row.outer_loss)
+            if self.leaps:
+                run.objective.move(run.lengths(1)[0])
+                run.step += 1
+            else:
+                run.advance(pending.row.outer_loss)
             self.wait()
             run.seconds += pending.taken + self.clock() - began
         run.pending, self.changed = None, True
@@ -134,11 +182,17 @@ class Loop:
         """The norm of the hypergradient."""
         gradients = [g for g in self.run.gradients if g is not None]
         if not trees.is_finite(gradients):
+            self.finite(math.nan)
+        return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
+
+    def finite(self, norm: float) -> float:
+        """The norm, if the hypergradient is finite."""
+        if not math.isfinite(norm):
             raise NonFiniteError(
                 f"The hypergradient holds NaN or infinity at outer step {self.run.step}, although the outer loss does "
                 "not: look at the outer loss near this x, or try a smaller outer learning rate."
             )
-        return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
+        return norm
 
     def measured(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> Row:
         """The row with an evaluation."""

@@ -45,13 +45,21 @@ class Minibatches:
 
     def next(self) -> Tree:
         """The next batch."""
-        epoch, place = divmod(self.position, self.rows // self.size)
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = torch.randperm(self.rows, generator=generator(self.seed, epoch))
-            self._epoch = epoch, order.to(self.device)
-        self.position += 1
-        index = self._epoch[1][place * self.size : (place + 1) * self.size]
+        index = self.indices(1)[0]
         return optree.tree_map(lambda t: rows(t, index), self.data)
+
+    def indices(self, count: int) -> Tensor:
+        """The row numbers of the next `count` batches, one batch a row."""
+        parts, each = [], self.rows // self.size
+        while count > 0:
+            epoch, place = divmod(self.position, each)
+            if self._epoch is None or self._epoch[0] != epoch:
+                order = torch.randperm(self.rows, generator=generator(self.seed, epoch))
+                self._epoch = epoch, order.to(self.device)
+            taken = min(count, each - place)
+            parts.append(self._epoch[1][place * self.size : (place + taken) * self.size].view(taken, self.size))
+            self.position, count = self.position + taken, count - taken
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def rows(data: Tensor, index: Tensor) -> Tensor:

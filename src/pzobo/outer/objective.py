@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from pzobo import deprecated
 from pzobo.tensors.trees import Tree
+
+
+class Turns(NamedTuple):
+    """What happened in steps that were made in one call."""
+
+    values: list[float]
+    """f at each."""
+    norms: list[float]
+    """The length of the hypergradient at each."""
 
 
 class Objective(ABC):
@@ -27,6 +38,27 @@ class Objective(ABC):
     @abstractmethod
     def outer_loss(self) -> Tensor:
         """f of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
+
+    def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether `move` and `turns` stand for the steps of this optimizer, so that many can be made in one call."""
+        return False
+
+    def ahead(self, most: int) -> int:
+        """How many of the next steps one call of `turns` can make: at most `most`, and 0 if not even the next."""
+        return 0
+
+    def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
+        """Many steps in one call. For each row of `steps`, x moves as by `move`; then its gradient is what `outer_loss`
+        and `backward` give.
+
+        Args:
+            steps: the lengths of the steps, one row a turn.
+        """
+        raise NotImplementedError(f"{type(self).__name__} makes one step after the other.")
+
+    def move(self, steps: Sequence[float]) -> None:
+        """x moves against its gradient, by a length for each of its tensors that are optimized."""
+        raise NotImplementedError(f"{type(self).__name__} leaves x to the optimizer.")
 
     def inner_loss(self) -> float | None:
         """g where the last path ended, if there is one."""

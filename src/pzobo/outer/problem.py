@@ -32,6 +32,8 @@ class Problem:
         prepare: as in `Argmin`.
         hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
         solution: y* as a differentiable function of (z, train), where there is a formula.
+        all_data: what g gets where the model is fitted again on all data: `all_data(x, train, val) -> (z, batch)`, with
+            the validation data in the batch too. For `fit(..., refit=True)`.
     """
 
     inner_loss: Callable[[Any, Any, Any], Tensor]
@@ -43,6 +45,7 @@ class Problem:
     prepare: Callable[[Any, Any], Any] | None = None
     hypergradient: Callable[[Any], Any] | None = None
     solution: Callable[[Any, Any], Any] | None = None
+    all_data: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None
 
     def argmin(self, solver: Solver, jacobian: Jacobian, **options: Any) -> Argmin:
         """The inner problem as a differentiable function."""

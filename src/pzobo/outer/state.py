@@ -80,6 +80,23 @@ class RunState:
             self.scheduler.step()
         self.step += 1
 
+    def leaps(self) -> bool:
+        """Whether the objective can make many steps in one call."""
+        return self.objective.leaps(self.optimizer) and not isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def lengths(self, turns: int) -> list[list[float]]:
+        """How far plain SGD moves each tensor of x at its next steps. The schedule goes on as after these steps."""
+        gradients, found = self.gradients, []
+        for _ in range(turns):
+            rates = {id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]}
+            found.append([rates[id(variable)] for variable in self.variables])
+            if self.scheduler is not None:
+                self.clear()
+                self.optimizer.step()  # moves nothing, and a schedule wants to see it
+                self.scheduler.step()
+        self.gradients = gradients
+        return found
+
     @property
     def gradients(self) -> list[Tensor | None]:
         """The hypergradient, in x."""

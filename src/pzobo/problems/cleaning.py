@@ -7,7 +7,7 @@ import os
 import torch
 from torch import Tensor
 
-from pzobo.data import Dataset, Split, mnist
+from pzobo.data import Dataset, Split, TrainTest, fashion_mnist, mnist
 from pzobo.errors import OptionError
 from pzobo.options import in_range
 from pzobo.problems.classification import as_dtype, classes, flat_digits, unknown
@@ -36,14 +36,14 @@ def data_cleaning(
     one by chance: `corrupted` says which are wrong. The inner batch is (inputs, labels, index), as in `reweighting`.
 
     Args:
-        data: "digits", "mnist", or other data with inputs of n x d.
+        data: "digits", "mnist", "fashion" (FashionMNIST), or other data with inputs of n x d.
         corruption: the share of training labels that are drawn at random from all classes.
         reg: the l2 strength.
-        rows: training images of MNIST.
-        val_rows: validation images of MNIST.
+        rows: training images of MNIST or FashionMNIST.
+        val_rows: validation images of them.
         start: every x at first; sigmoid(-2) is 0.12.
         seed: of the split, and of the labels.
-        root: the folder that has MNIST; see `docs/data.md` for where else it is looked for.
+        root: the folder that has MNIST or FashionMNIST; see `docs/data.md` for where else it is looked for.
         dtype: of the inputs and of all variables.
     """
     if not 0 <= corruption <= 1:
@@ -54,9 +54,11 @@ def data_cleaning(
     elif data == "digits":
         parts = flat_digits(seed)
     elif data == "mnist":
-        parts = _mnist(rows, val_rows, seed, root)
+        parts = _images(mnist(root), rows, val_rows, seed)
+    elif data == "fashion":
+        parts = _images(fashion_mnist(root), rows, val_rows, seed)
     else:
-        raise unknown(data, "'digits', 'mnist'")
+        raise unknown(data, "'digits', 'mnist', 'fashion'")
     parts = _scaled(as_dtype(parts, dtype))
     n = len(parts.train.labels)
     generator = torch.Generator().manual_seed(seed)
@@ -66,11 +68,13 @@ def data_cleaning(
     return weighted(parts, labels, 2 * reg, torch.full((n,), float(start), dtype=dtype))
 
 
-def _mnist(rows: int, val_rows: int, seed: int, root: str | os.PathLike[str] | None) -> Dataset:
-    """Training and validation images from MNIST's first part, its second part for the test."""
-    train, test = mnist(root)
+def _images(data: TrainTest, rows: int, val_rows: int, seed: int) -> Dataset:
+    """Training and validation images from the first part, the second part for the test."""
+    train, test = data
     if rows + val_rows > len(train.labels):
-        raise OptionError(f"data_cleaning: rows={rows}, val_rows={val_rows}: MNIST has {len(train.labels)} for both.")
+        raise OptionError(
+            f"data_cleaning: rows={rows}, val_rows={val_rows}: there are {len(train.labels)} images for both."
+        )
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
 
     def part(images: Tensor, labels: Tensor) -> Split:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from pzobo.data import Dataset
 from pzobo.errors import OptionError
-from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, unknown
+from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, linear, unknown
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -68,20 +68,28 @@ def reweighting(
 
 
 def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweighting:
-    """A weight sigmoid(x) for each example of the training inputs with these labels; others are the wrong ones."""
+    """A weight sigmoid(x) for each example of the training inputs with these labels; others are the wrong ones.
+
+    In a last fit on all data the validation examples have the weight 1.
+    """
 
     def prepare(x: Tensor, batch: Batch) -> Tensor:
         return x[batch[2]].sigmoid()
 
     def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        return inputs @ y
+        return linear(inputs, y)
 
     def inner_loss(weights: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        each = cross_entropy(batch[0] @ y, batch[1], reduction="none")
+        each = cross_entropy(linear(batch[0], y), batch[1], reduction="none")
         return (weights * each).mean() + 0.5 * gamma * y.square().sum()
 
     def outer_loss(x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return cross_entropy(batch[0] @ y, batch[1])
+        return cross_entropy(linear(batch[0], y), batch[1])
+
+    def all_data(x: Tensor, train: Batch, val: tuple[Tensor, Tensor]) -> tuple[Tensor, Batch]:
+        weights = torch.cat([x[train[2]].sigmoid(), x.new_ones(len(val[1]))])
+        inputs, labels = (torch.cat(pair) for pair in zip(train[:2], val, strict=True))
+        return weights, (inputs, labels, torch.arange(len(labels), device=labels.device))
 
     return Reweighting(
         inner_loss,
@@ -91,6 +99,7 @@ def weighted(parts: Dataset, labels: Tensor, gamma: float, x0: Tensor) -> Reweig
         (parts.train.inputs, labels, torch.arange(len(labels))),
         tuple(parts.val),
         prepare=prepare,
+        all_data=all_data,
         logits=logits,
         test=parts.test,
         corrupted=labels != parts.train.labels,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pzobo.data import Dataset, Split, newsgroups
-from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, unknown
+from pzobo.problems.classification import Classification, as_dtype, classes, flat_digits, linear, unknown
+from pzobo.tensors.sparse import SparseMatrix
 
 
 def _dataset(data: str | Dataset, root: str | os.PathLike[str] | None, seed: int, dtype: torch.dtype) -> Dataset:
@@ -20,6 +22,11 @@ def _dataset(data: str | Dataset, root: str | os.PathLike[str] | None, seed: int
     if data == "newsgroups":
         return newsgroups(root, seed=seed).dataset(dtype)
     raise unknown(data, "'digits', 'newsgroups'")
+
+
+def _stacked(a: Tensor, b: Tensor) -> Tensor:
+    """The rows of both, dense or sparse."""
+    return a.above(b) if isinstance(a, SparseMatrix) and isinstance(b, SparseMatrix) else torch.cat([a, b])
 
 
 def logistic_ho(
@@ -57,13 +64,16 @@ def logistic_ho(
         return x.exp()
 
     def logits(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        return inputs @ y
+        return linear(inputs, y)
 
     def inner_loss(strength: Tensor, y: Tensor, batch: Split) -> Tensor:
-        return cross_entropy(batch[0] @ y, batch[1]) + 0.5 * (strength * y.square()).mean()
+        return cross_entropy(linear(batch[0], y), batch[1]) + 0.5 * (strength * y.square()).mean()
 
     def outer_loss(x: Tensor, y: Tensor, batch: Split) -> Tensor:
-        return cross_entropy(batch[0] @ y, batch[1])
+        return cross_entropy(linear(batch[0], y), batch[1])
+
+    def all_data(x: Tensor, train: Split, val: Split) -> tuple[Tensor, Any]:
+        return x.exp(), (_stacked(train[0], val[0]), torch.cat([train[1], val[1]]))
 
     return Classification(
         inner_loss,
@@ -73,6 +83,7 @@ def logistic_ho(
         tuple(parts.train),
         tuple(parts.val),
         prepare=prepare,
+        all_data=all_data,
         logits=logits,
         test=parts.test,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,6 +97,11 @@ def source_weights(
     def outer_loss(x: Tensor, y: Weights, batch: tuple[Tensor, Tensor]) -> Tensor:
         return cross_entropy(logits(x, y, batch[0]), batch[1])
 
+    def all_data(x: Tensor, train: Any, val: tuple[Tensor, Tensor]) -> tuple[Tensor, Any]:
+        """The target images are one more source, of weight 1."""
+        inputs, labels = (torch.cat(pair) for pair in zip(train[:2], val, strict=True))
+        return torch.cat([x.sigmoid(), x.new_ones(1)]), (inputs, labels, torch.cat([train[2], 0 * val[1] + len(x)]))
+
     return SourceWeights(
         inner_loss,
         outer_loss,
@@ -104,6 +110,7 @@ def source_weights(
         (inputs, labels, source),
         (parts.val.inputs.flatten(1), parts.val.labels),
         prepare=lambda x, batch: x.sigmoid(),
+        all_data=all_data,
         logits=logits,
         test=Split(parts.test.inputs.flatten(1), parts.test.labels),
         wrong=wrong,

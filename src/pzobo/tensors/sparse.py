@@ -104,6 +104,14 @@ class SparseMatrix(Tensor):
         """The matrix of some of the rows: a minibatch."""
         return type(self).from_torch(self._plain().to_sparse_coo().index_select(0, index))._padded()
 
+    def above(self, other: SparseMatrix) -> SparseMatrix:
+        """The matrix with the rows of this one, and then those of the other.
+
+        Args:
+            other: with as many columns.
+        """
+        return type(self).from_torch(torch.cat([m._plain().to_sparse_coo() for m in (self, other)]))
+
     def _padded(self) -> SparseMatrix:
         """The same matrix with zeros after its values, up to one of eight numbers for each power of two.
 

@@ -15,6 +15,7 @@ from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
 from pzobo.bench.experiments.global_l2 import GlobalL2
+from pzobo.bench.experiments.ordinary import ORDINARY, Plain, again
 from pzobo.bench.methods import ALGORITHMS, METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
@@ -65,6 +66,7 @@ class Logistic(Experiment):
             lambda setup, problem: GlobalL2(),
             tuned=False,
         ),
+        **ORDINARY,
     }
     not_settings = Experiment.not_settings | {"root"}
 
@@ -75,7 +77,7 @@ class Logistic(Experiment):
         "(20 Newsgroups: 2,602,140), learnt on a validation half. f does not contain x, so "
         "Direct never moves: it is plain training with the first strengths.",
         final="val_loss",
-        beside=("test_accuracy",),
+        beside=("test_accuracy", "refit_test_accuracy"),
         thresholds=(1.0, 0.8, 0.7),
         views=tuple(
             View(
@@ -132,6 +134,9 @@ class Logistic(Experiment):
         start = math.log(1e-4 * problem.x0.numel()) if self.start is None else self.start
         return replace(problem, x0=torch.full_like(problem.x0, start))
 
+    def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
+        return {**self.evaluate(objective), **again(objective, self.setup().solver.with_steps(200))}
+
     def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Adam, projected onto strengths s with which the inner steps are stable: alpha s / (d c) <= 1.
 
@@ -172,7 +177,7 @@ class Reweight(Experiment):
     lr_grid: Rates = (0.02, 0.05, 0.1, 0.2)
 
     slow = frozenset({"forward", *ALGORITHMS})
-    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS}
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **ORDINARY}
 
     about = About(
         name="reweight",
@@ -182,7 +187,7 @@ class Reweight(Experiment):
         "labels from wrong ones.",
         final="test_accuracy",
         higher=True,
-        beside=("auc",),
+        beside=("refit_test_accuracy", "auc"),
         thresholds=(0.8, 0.85, 0.9),
         views=(
             View(
@@ -221,9 +226,14 @@ class Reweight(Experiment):
         return reweighting(corruption=self.corruption, seed=seed)
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
+        if isinstance(objective, Plain):
+            return objective.evaluate()
         assert isinstance(objective, (Bilevel, Memory))
         assert isinstance(objective.problem, Reweighting)
         return {**objective.evaluate(), "auc": auc(objective.x, objective.problem.corrupted)}
+
+    def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
+        return {**self.evaluate(objective), **again(objective, GD(self.alpha, 200))}
 
     def paper_lr(self, method: str) -> float:
         return 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +15,10 @@ from torch import Tensor
 from pzobo.bench.methods import Named
 from pzobo.extras import need
 from pzobo.outer.objective import Objective
+from pzobo.outer.refit import refitted
 from pzobo.problems import Classification
+from pzobo.solvers import Solver
+from pzobo.tensors.sparse import SparseMatrix
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Plain(Objective):
     def _fit(self) -> dict[str, float]:
         val = _arrays(self.problem.val)
         parts = [val] if self.options.data == "clean" else [_arrays(self.problem.train), val]
-        inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        inputs, labels = (_together(arrays) for arrays in zip(*parts, strict=True))
         model = need("sklearn.linear_model").LogisticRegressionCV(
             Cs=self.options.strengths, cv=self.options.folds, max_iter=300
         )
@@ -80,8 +84,26 @@ class Plain(Objective):
         }
 
 
+def again(objective: Objective, solver: Solver) -> dict[str, float]:
+    """The test accuracy of the model at the found x, fitted again on training and validation data."""
+    problem = getattr(objective, "problem", None)
+    if not isinstance(problem, Classification) or problem.all_data is None or isinstance(objective, Plain):
+        return {}
+    return {"refit_test_accuracy": problem.accuracy(objective.x, refitted(problem, solver, objective.x))}
+
+
 def _arrays(batch: Any) -> tuple[Any, Any]:
-    return batch[0].flatten(1).cpu().numpy(), batch[1].cpu().numpy()
+    """Inputs and labels as scikit-learn takes them; sparse inputs as a CSR array of SciPy's."""
+    inputs, labels = batch[0], batch[1].cpu().numpy()
+    if not isinstance(inputs, SparseMatrix):
+        return inputs.flatten(1).cpu().numpy(), labels
+    start, column, value = (part.cpu().numpy() for part in inputs.parts[:3])
+    return need("scipy.sparse").csr_array((value, column, start), shape=tuple(inputs.shape)), labels
+
+
+def _together(inputs: Sequence[Any]) -> Any:
+    """The rows of all."""
+    return np.concatenate(inputs) if isinstance(inputs[0], np.ndarray) else need("scipy.sparse").vstack(inputs)
 
 
 ORDINARY: dict[str, Named] = {

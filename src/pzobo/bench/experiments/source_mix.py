@@ -12,7 +12,8 @@ import torch
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import NotEmpty
 from pzobo.bench.experiments.memory import called
-from pzobo.bench.experiments.ordinary import ORDINARY, Ordinary, Plain
+from pzobo.bench.experiments.ordinary import ORDINARY, Ordinary, Plain, again
+from pzobo.bench.experiments.searches import SEARCHES
 from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
 from pzobo.bench.report.about import About, Panel, View
 from pzobo.jacobians import PZOBO
@@ -85,6 +86,7 @@ class Sources(Experiment):
         "pzobo-all": Named("PZOBO, all directions", "a direction for each source: no noise", _all_directions),
         **ALGORITHMS,
         **SMALL,
+        **SEARCHES,
         **ORDINARY,
         "target-alone": Named(
             "The network, target data", "trained on the target images alone", lambda s, p: TargetAlone(s), tuned=False
@@ -100,7 +102,7 @@ class Sources(Experiment):
         "training on all sources.",
         final="test_accuracy",
         higher=True,
-        beside=("val_loss", "rank"),
+        beside=("val_loss", "refit_test_accuracy", "rank"),
         thresholds=(0.9, 0.92, 0.94),
         views=(
             View(
@@ -133,6 +135,7 @@ class Sources(Experiment):
             compile=self.compile,
             check=self.check,
             algorithm_batch=self.batch_size,
+            outer_steps=self.steps,
         )
 
     def problem(self, seed: int) -> SourceWeights:
@@ -145,6 +148,9 @@ class Sources(Experiment):
         if isinstance(problem, SourceWeights) and objective.x.shape == problem.wrong.shape:
             found["rank"] = _rank(objective.x.detach(), problem.wrong)
         return {**objective.evaluate(), **found, **called(objective)}
+
+    def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
+        return {**self.evaluate(objective), **again(objective, self.setup().solver)}
 
     def paper_lr(self, method: str) -> float:
         return 0.3
