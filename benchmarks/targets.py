@@ -81,6 +81,9 @@ SPEED = tuple(_speed())
 MEMORY = (
     Target("peak memory, N = 1000 / N = 10", "PZOBO N=1000 Q=1", "<=", 1.1, "PZOBO N=10 Q=1"),
     Target('peak memory with batching="loop", Q = 64 / Q = 1', "PZOBO N=10 Q=64", "<=", 1.1, "PZOBO N=10 Q=1"),
+    Target("compiled, N = 1000 / N = 10", "PZOBO N=1000, compiled", "<=", 1.1, "PZOBO N=10, compiled"),
+    Target("CG, N = 1000 / N = 10", "CG N=1000", "<=", 1.1, "CG N=10"),
+    Target("CG, compiled, N = 1000 / N = 10", "CG N=1000, compiled", "<=", 1.1, "CG N=10, compiled"),
 )
 COMPILE = (
     Target("seconds of the first call", "first call: seconds", "<=", 10.0),
