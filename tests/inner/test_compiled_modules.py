@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import pzobo
 from pzobo.errors import CompileWarning
+from pzobo.inner import compiled
 from tests.helpers import bowl, normal, relative_error
 from tests.inner.test_compiled import SOLVER, _quickly, assert_alike, both, each, step
 
@@ -121,9 +122,14 @@ def test_hooks_that_are_registered_after_the_first_call(kind: str) -> None:
     assert torch.equal(values[2], values[0])
 
 
+@pytest.mark.parametrize("public", [False, True], ids=["by the option itself", "by its public way alone"])
 @pytest.mark.parametrize("kind", ["forward", "before"])
-def test_hooks_of_a_module_that_the_first_call_did_not_call(kind: str) -> None:
+def test_hooks_of_a_module_that_the_first_call_did_not_call(
+    kind: str, public: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it calls later is compiled by guards of torch.compile, which skip hooks unless they are told not to."""
+    if public:
+        monkeypatch.setattr(compiled, "_override", lambda: None)
     layer, mode = nn.Linear(3, 3, bias=False).double(), {"on": False}
     argmins = both(lambda x, y, batch: bowl(layer(x) if mode["on"] else x, y))
     assert_alike(argmins)

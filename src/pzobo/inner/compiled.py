@@ -9,7 +9,8 @@ import itertools
 import logging
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -50,10 +51,6 @@ class Compiled:
     ) -> None:
         self._plain = plain or function
         self._function = torch.compile(_own_code(function), backend=_inductor, fullgraph=True)
-        # What is compiled in a later call may call modules that no earlier one did: their hooks are guarded too. This
-        # is what `config.patch` sets; the patch itself takes a hundred times as long, in every call.
-        config: Any = torch._dynamo.config
-        self._skip_hooks = config._config["skip_nnmodule_hook_guards"].user_override
         self._instead = instead
         self._in_use: Callable[..., Any] = self._compiled
 
@@ -61,9 +58,9 @@ class Compiled:
         return self._in_use(*args)
 
     def _compiled(self, *args: Any) -> Any:
-        before = self._skip_hooks.set(False)
         try:
-            return self._function(*args)
+            with _hooks_guarded():
+                return self._function(*args)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             return self._give_up(*args)
         # Some of what Dynamo cannot take inside of a loop fails an assertion of its own (a view by .mT, say).
@@ -73,8 +70,6 @@ class Compiled:
                     f"torch.compile cannot take this loss: {_reason(error)} "
                     "Use Argmin(..., compile=False), or rewrite the part of the loss that the message names."
                 ) from error
-        finally:
-            self._skip_hooks.reset(before)
         answer = self._instead(*args)
         self._in_use = self._instead
         return answer
@@ -93,6 +88,27 @@ class Compiled:
         warnings.warn(found + "It goes on without compilation; to compile, make it a tensor.", CompileWarning, 2)
         self._in_use = self._plain
         return answer
+
+
+@contextmanager
+def _hooks_guarded() -> Iterator[None]:
+    """Hooks of modules that are first called in a later call are guarded too, whatever the user has set."""
+    override = _override()
+    if override is None:
+        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+            yield
+        return
+    before = override.set(False)
+    try:
+        yield
+    finally:
+        override.reset(before)
+
+
+def _override() -> Any:
+    """What `config.patch` sets, a hundred times as fast as the patch. None where torch keeps it elsewhere."""
+    options: Any = getattr(torch._dynamo.config, "_config", {})
+    return getattr(options.get("skip_nnmodule_hook_guards"), "user_override", None)
 
 
 def _inductor(graph: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
