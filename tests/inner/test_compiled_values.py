@@ -177,7 +177,7 @@ def test_some_choices(solver: str, matrix: bool, prepared: bool, data: str, dtyp
 
 
 @pytest.mark.machine_code
-@pytest.mark.skipif("PZOBO_ALL_VALUES" not in os.environ, reason="takes an hour: set PZOBO_ALL_VALUES=1")
+@pytest.mark.skipif("PZOBO_ALL_VALUES" not in os.environ, reason="takes hours: set PZOBO_ALL_VALUES=1")
 @pytest.mark.parametrize("prepared", [False, True], ids=["at x", "prepared"])
 @pytest.mark.parametrize("matrix", [False, True], ids=["vector", "matrix"])
 @pytest.mark.parametrize("solver", SOLVERS)
