@@ -12,9 +12,7 @@ from benchmarks.environment import OUT, describe, use_one_thread
 use_one_thread()
 
 import argparse  # noqa: E402
-import gc  # noqa: E402
 import json  # noqa: E402
-import multiprocessing  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
@@ -30,8 +28,8 @@ from torch import Tensor  # noqa: E402
 
 import pzobo  # noqa: E402
 from benchmarks import real_problems  # noqa: E402
+from benchmarks.peak import peak_of  # noqa: E402
 from pzobo.errors import PzoboError  # noqa: E402
-from pzobo.runs.memory import Peak  # noqa: E402
 
 PRODUCTS = ("autodiff", "forward", "difference")
 OPTIONS: dict[str, Any] = {"audit": False}
@@ -163,23 +161,9 @@ def error(problem: pzobo.Problem, argmin: pzobo.Argmin, truths: dict[str, Tensor
 
 
 def memory(problem: pzobo.Problem, argmin: pzobo.Argmin) -> float | None:
-    """The peak of one hypergradient, in a process that begins where this one is, so that all begin alike."""
-    gc.collect()
-    fork = multiprocessing.get_context("fork")
-    queue = fork.SimpleQueue()
-
-    def run() -> None:
-        # What is in files, such as libraries, is not there after a fork until it is used.
-        hypergradient(problem, problem.argmin(argmin.solver, pzobo.Direct(), **OPTIONS))
-        peak = Peak(torch.device("cpu"))
-        with peak:
-            hypergradient(problem, argmin)
-        queue.put(peak.megabytes)
-
-    process = fork.Process(target=run)
-    process.start()
-    process.join(600)
-    return None if queue.empty() else queue.get()
+    """The peak of one hypergradient."""
+    direct = problem.argmin(argmin.solver, pzobo.Direct(), **OPTIONS)
+    return peak_of(lambda: hypergradient(problem, argmin), before=lambda: hypergradient(problem, direct))
 
 
 def measure(setting: Setting, rounds: int, pattern: str = "*") -> dict[str, Any]:

@@ -12,7 +12,6 @@ use_one_thread()
 
 import argparse  # noqa: E402
 import math  # noqa: E402
-import multiprocessing  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass, replace  # noqa: E402
@@ -23,8 +22,8 @@ from typing import Any  # noqa: E402
 import torch  # noqa: E402
 
 import pzobo  # noqa: E402
+from benchmarks.peak import peak_of  # noqa: E402
 from benchmarks.timing import seconds  # noqa: E402
-from pzobo.runs.memory import Peak  # noqa: E402
 
 HIGHEST = 1.05
 """Where the arithmetic is linear, no slope may be above this."""
@@ -91,24 +90,6 @@ def slope(sizes: tuple[int, ...], times: list[float]) -> float:
     return math.log(t / s) / math.log(b / a)
 
 
-def memory_of(step: Callable[[], None]) -> float | None:
-    """Megabytes of one step, in a process that begins where this one is."""
-    fork = multiprocessing.get_context("fork")
-    queue = fork.SimpleQueue()
-
-    def run() -> None:
-        step()  # what is in files, such as libraries, is not there after a fork until it is used
-        peak = Peak(torch.device("cpu"))
-        with peak:
-            step()
-        queue.put(peak.megabytes)
-
-    process = fork.Process(target=run)
-    process.start()
-    process.join()
-    return None if queue.empty() else queue.get()
-
-
 def measure(quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for compile in (False, True):
@@ -119,7 +100,7 @@ def measure(quick: bool) -> dict[str, Any]:
                 chosen = values[:2] if quick else values
                 steps = [outer_step(name, replace(Sizes(), **{letter: value}), compile) for value in chosen]
                 times = [time_of(step, 3 if quick else 7) for step in steps]
-                memory = [memory_of(step) for step in (steps[0], steps[-1])]
+                memory = [peak_of(step, before=step) for step in (steps[0], steps[-1])]
                 key = f"{name}, {'compiled' if compile else 'eager'}"
                 grown = slope(chosen, times)
                 found.setdefault(key, {})[letter] = {

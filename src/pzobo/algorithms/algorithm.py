@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pzobo.algorithms.chunk import Chunk, moved
+from pzobo.algorithms.chunk import Chunk, moved, parts_of
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.rates import check_rate
 from pzobo.algorithms.vector import Vector
@@ -233,11 +233,11 @@ class Memory(Objective, Generic[C]):
             return self.problem.metrics(self.x, self.y)
 
     def state_dict(self) -> dict[str, Any]:
-        carried = {name: _saved(part) for name, part in _parts(self.carried).items()}
+        carried = {name: _saved(part) for name, part in parts_of(self.carried).items()}
         return {"oracles": self.at.state_dict(), "carried": carried}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        mine, saved = _parts(self.carried), state["carried"]
+        mine, saved = parts_of(self.carried), state["carried"]
         if mine.keys() != saved.keys():
             raise StructureError(f"The saved state carries {sorted(saved)}, and this algorithm {sorted(mine)}.")
         loaded = {name: _loaded(name, part, saved[name]) for name, part in mine.items()}
@@ -254,11 +254,6 @@ def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) is torch.optim.SGD and not any(
         group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize")
     )
-
-
-def _parts(carried: Any) -> dict[str, Any]:
-    """The fields of what is carried."""
-    return {field.name: getattr(carried, field.name) for field in fields(carried)}
 
 
 def _saved(value: Any) -> Any:

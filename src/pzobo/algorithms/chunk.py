@@ -45,6 +45,11 @@ class Carry(NamedTuple):
     """|D| at each turn."""
 
 
+def parts_of(carried: Any) -> dict[str, Any]:
+    """The fields of what is carried."""
+    return {field.name: getattr(carried, field.name) for field in fields(carried)}
+
+
 @dataclass(frozen=True)
 class Layout(Generic[C]):
     """What an algorithm carries, as tensors: numbers are tensors without dimensions."""
@@ -58,7 +63,7 @@ class Layout(Generic[C]):
 
     @classmethod
     def of(cls, carried: C) -> Layout[C]:
-        parts = {f.name: getattr(carried, f.name) for f in fields(carried)}  # type: ignore[arg-type]
+        parts = parts_of(carried)
         sizes = tuple([len(p.leaves) if isinstance(p, Vector) else 0 for p in parts.values()])
         numbers = tuple([None if isinstance(p, (Vector, Tensor)) else type(p) for p in parts.values()])
         return cls(type(carried), tuple(parts), sizes, numbers)
