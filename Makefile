@@ -31,7 +31,7 @@ venv: .venv/.installed ## create .venv and install everything but the peers, onc
 	@$(PIP) -e '.[peers]'
 	@touch $@
 
-demo: venv ## linear hyper-representation by every method: a table, and a report
+demo: venv ## which data should be trusted? a table, and a page with pictures (demo.html)
 	@$(PY) -m pzobo.cli demo
 
 test: venv ## lint, format, types, documentation and tests

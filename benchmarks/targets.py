@@ -99,6 +99,11 @@ STOCHASTIC = (
     Target("compiled / not compiled", "pzobo stocBiO, compiled", "<=", 5 / 28, "pzobo stocBiO"),
 )
 
+SINGLE_LOOP = (
+    Target("steps of SOBA, eager / by hand", "pzobo SOBA", ">=", 400 / 481, "SOBA by hand"),
+    Target("steps of SOBA, compiled / JAX", "pzobo SOBA, compiled", ">=", 1.0, "JAX SOBA"),
+)
+
 
 def judge(targets: Iterable[Target], results: Mapping[str, float]) -> list[dict[str, object]]:
     """Print each target beside what was measured; what is returned goes into the JSON file."""

@@ -87,7 +87,7 @@ def test_page_runs(page: Path) -> None:
 def test_every_page_but_the_api_has_an_example() -> None:
     guides = [page for page in PAGES if page.parent.name != "results"]  # those are records of runs
     without = {page.name for page in guides if not any(b.language == "python" and b.run for b in blocks(page))}
-    assert without == {"api.md"}
+    assert without == {"api.md", "gallery.md", "glossary.md"}, "the examples of the gallery have tests of their own"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -104,7 +104,7 @@ def exceptions() -> set[str]:
 def test_api_page_has_every_public_name() -> None:
     listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
     wanted = {f"pzobo.{n}" for n in pzobo.__all__} | {f"pzobo.errors.{n}" for n in exceptions()}
-    for package in ("algorithms", "data", "meta", "networks", "problems"):
+    for package in ("algorithms", "data", "meta", "networks", "problems", "sklearn"):
         names = importlib.import_module(f"pzobo.{package}").__all__
         wanted |= {f"pzobo.{package}.{n}" for n in names if n not in exceptions()}
     assert wanted <= set(listed), f"missing: {sorted(wanted - set(listed))}"
@@ -129,8 +129,13 @@ def test_error_page_has_every_exception() -> None:
 
 
 @pytest.fixture
-def example(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
-    found = runpy.run_path(str(ROOT / "examples" / request.param), run_name="__main__")
+def example(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, object], str]:
+    """An example's variables and what it printed; with "NAME STEPS" it makes so many outer steps."""
+    name, *words = request.param.split()
+    monkeypatch.setattr("sys.argv", [name, *words])
+    found = runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     return found, capsys.readouterr().out
 
 
@@ -160,8 +165,91 @@ def test_data_reweighting(example: tuple[dict, str]) -> None:
     assert f"{found['after']:.3f}" in printed
 
 
+@pytest.mark.parametrize("example", ["response_search.py"], indirect=True)
+def test_response_search(example: tuple[dict, str]) -> None:
+    found, printed = example
+    plain, grid, searched = found["errors"].values()
+    assert grid < plain
+    assert searched < 0.5 * grid
+    assert f"{searched:.3f}" in printed
+    assert "held-out rows" in printed
+
+
+@pytest.mark.parametrize("example", ["maml_sines.py"], indirect=True)
+def test_maml_sines(example: tuple[dict, str]) -> None:
+    found, printed = example[0]["found"], example[1]
+    assert found["MAML"] < 0.5 * min(found["random start"], found["all waves"])
+    assert printed.count("squared error") == 3
+
+
+@pytest.mark.parametrize("example", ["mlp_decays.py"], indirect=True)
+def test_mlp_decays(example: tuple[dict, str]) -> None:
+    found, printed = example[0]["found"], example[1]
+    assert found["25 draws, learned"][0] < min(found["25 draws"][0], found["100 draws"][0])
+    assert printed.count("validation loss") == 4
+
+
+@pytest.mark.parametrize("example", ["weight_net.py 8"], indirect=True)
+def test_weight_net(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["after"] > 0.5, "it learns, though 60 % of the labels are random"
+    weigh = found["net"](torch.tensor([[0.01], [4.0]]))
+    assert weigh[0] > weigh[1], "what fits counts more than what does not"
+    assert f"the ordinary CNN on all data {found['before']:.3f}" in printed
+
+
+@pytest.mark.parametrize("example", ["language_sources.py 2"], indirect=True)
+def test_language_sources(example: tuple[dict, str]) -> None:
+    found, printed = example
+    documentation, code, table = found["weights"]
+    assert table < min(documentation, code), "prose learns least from a table of characters"
+    assert found["losses"][-1] < found["losses"][0], "the mixture is better on new text than all alike"
+    assert printed.count("alike") == 1
+
+
+@pytest.mark.parametrize("example", ["long_run.py 6"], indirect=True)
+def test_long_run(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["same"]
+    assert 3 <= found["killed_at"] < 6
+    assert "the same bits as the run that was left alone: True" in printed
+
+
+@pytest.mark.parametrize("example", ["condensation.py 25"], indirect=True)
+def test_condensation(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["condensed"] > found["real"] + 0.03
+    assert found["everything"] > 0.9
+    assert f"all 600 digits, trained as long: {found['everything']:.3f}" in printed
+
+
+@pytest.mark.parametrize("example", ["augmentation.py 4"], indirect=True)
+def test_augmentation(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["losses"][-1] < found["losses"][0], "on the digits that the strengths are learned on"
+    assert f"the ordinary network as they are {found['plain']:.3f}" in printed
+
+
+@pytest.mark.parametrize("example", ["hyper_representation.py 60"], indirect=True)
+def test_hyper_representation(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["losses"][-1] < 0.5 * found["losses"][0]
+    assert found["learned"] > 0.85
+    assert f"the ordinary network {found['ordinary']:.3f}" in printed
+
+
+@pytest.mark.parametrize("example", ["own_algorithm.py 100"], indirect=True)
+def test_own_algorithm(example: tuple[dict, str]) -> None:
+    found, printed = example
+    (soba, _), (heavy, _) = found["found"].values()
+    assert heavy < soba, "momentum is faster here"
+    assert printed.count("test accuracy") == 3
+
+
 def test_every_example_is_short_and_tested() -> None:
     source = Path(__file__).read_text()
+    commands = (ROOT / "docs" / "distributed.md").read_text()  # run by tests/distributed/test_page.py
     for path in EXAMPLES:
-        assert f'["{path.name}"]' in source, f"{path.name} has no test"
+        tested = re.search(rf'\["{path.name}(?: \d+)?"\]', source) or f"examples/{path.name}\n" in commands
+        assert tested, f"{path.name} has no test"
         assert len(path.read_text().splitlines()) <= 60, f"{path.name} is too long to be an example"

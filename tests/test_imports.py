@@ -27,10 +27,11 @@ TESTS = Path(__file__).parent
 LEVELS = [
     {"errors", "options", "files", "extras", "deprecated"},
     {"tensors", "networks"},
-    {"inner", "zeroth_order", "runs", "data"},
+    {"distributed"},
+    {"inner", "zeroth_order", "response", "runs", "data"},
     {"solvers", "jacobians"},
     {"argmin"},
-    {"outer", "algorithms", "distributed"},
+    {"outer", "algorithms", "testing"},
     {"problems", "meta", "sklearn", "diagnosis", "theory"},
     {"bench"},
     {"cli", "__init__"},
@@ -38,7 +39,7 @@ LEVELS = [
 """Who may import whom: what stands on the same line or above it. (DESIGN.md, Layout.)"""
 
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
-LAZY = {"algorithms", "data", "networks", "problems", "meta", "bench", "theory", "diagnosis"}
+LAZY = {"algorithms", "data", "networks", "problems", "meta", "bench", "theory", "diagnosis", "sklearn"}
 PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("algorithms", "data", "networks", "problems", "meta", "theory"))]
 
 

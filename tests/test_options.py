@@ -126,7 +126,10 @@ def test_whole_numbers_of_other_libraries_are_whole_numbers() -> None:
         ({"loss": bowl, "solver": pzobo.GD, "jacobian": pzobo.PZOBO()}, "solver=.*GD"),
         ({"loss": bowl, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.CG()}, r"jacobian=CG.*Implicit"),
         ({"loss": None, "solver": pzobo.GD(0.1, 3), "jacobian": pzobo.PZOBO()}, "GD needs a loss.*BlackBox"),
-        ({"loss": None, "solver": pzobo.ClosedForm(lambda z, b: z), "jacobian": pzobo.Unrolled()}, "ClosedForm needs"),
+        (
+            {"loss": None, "solver": pzobo.ClosedForm(lambda z, b: z), "jacobian": pzobo.Implicit(pzobo.CG())},
+            "Implicit needs a loss.*ClosedForm with Unrolled",
+        ),
     ],
     ids=range(5),
 )

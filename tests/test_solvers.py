@@ -42,6 +42,20 @@ PAIRS = {
         lambda n: pzobo.Adam(0.01, n, betas=(0.5, 0.9), eps=1e-4),
         lambda p: torch.optim.Adam(p, 0.01, betas=(0.5, 0.9), eps=1e-4),
     ),
+    "gd, decay": (lambda n: pzobo.GD(0.05, n, weight_decay=0.3), lambda p: torch.optim.SGD(p, 0.05, weight_decay=0.3)),
+    "nesterov": (
+        lambda n: pzobo.HeavyBall(0.03, 0.9, n, weight_decay=0.1, nesterov=True),
+        lambda p: torch.optim.SGD(p, 0.03, momentum=0.9, weight_decay=0.1, nesterov=True),
+    ),
+    "adam, decay": (
+        lambda n: pzobo.Adam(0.02, n, weight_decay=0.3),
+        lambda p: torch.optim.Adam(p, 0.02, weight_decay=0.3),
+    ),
+    "adamw": (lambda n: pzobo.AdamW(0.02, n), lambda p: torch.optim.AdamW(p, 0.02)),
+    "adamw, other numbers": (
+        lambda n: pzobo.AdamW(0.01, n, weight_decay=2.0, betas=(0.5, 0.9), eps=1e-4),
+        lambda p: torch.optim.AdamW(p, 0.01, betas=(0.5, 0.9), eps=1e-4, weight_decay=2.0),
+    ),
 }
 
 
@@ -77,7 +91,7 @@ def test_any_sequence_of_gradients_also_zeros(gradients: list[float], zeros: int
     rest = iter(slopes)
     expected = optimize(lambda y: next(rest) @ y, torch.ones(3, dtype=torch.float64), theirs, len(slopes))
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * max(1.0, float(slopes.abs().max())))
-    assert found[2] == 1
+    assert (found[2] == 1) == (solver.weight_decay == 0), "only a weight decay moves what has no gradient"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

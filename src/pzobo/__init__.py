@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pzobo import deprecated
 from pzobo.argmin import Argmin
 from pzobo.inner.solution import Solution
+from pzobo.inner.tasks import for_tasks, over_tasks
 from pzobo.jacobians import (
     CG,
     PZOBO,
@@ -21,11 +22,13 @@ from pzobo.jacobians import (
     Unrolled,
 )
 from pzobo.outer.fitting import Fit, fit
+from pzobo.outer.gauss_newton import GaussNewton
 from pzobo.outer.hozog import HOZOG
 from pzobo.outer.method import Method
 from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
-from pzobo.solvers import GD, Adam, BlackBox, ClosedForm, HeavyBall, Solver
+from pzobo.solvers import GD, Adam, AdamW, BlackBox, ClosedForm, HeavyBall, Iterative, Schedule, Solver
+from pzobo.tensors.functional import Functional
 from pzobo.tensors.sparse import SparseMatrix
 from pzobo.zeroth_order.directions import Coordinate, Gaussian, Orthogonal, Rademacher, Sampler, Sphere, UnitPerTensor
 from pzobo.zeroth_order.smoothing import smooth
@@ -42,6 +45,7 @@ __all__ = [
     "HOZOG",
     "PZOBO",
     "Adam",
+    "AdamW",
     "Argmin",
     "Auto",
     "BlackBox",
@@ -52,9 +56,12 @@ __all__ = [
     "Fit",
     "FixedPoint",
     "ForwardMode",
+    "Functional",
+    "GaussNewton",
     "Gaussian",
     "HeavyBall",
     "Implicit",
+    "Iterative",
     "Jacobian",
     "Method",
     "Neumann",
@@ -64,6 +71,7 @@ __all__ = [
     "Problem",
     "Rademacher",
     "Sampler",
+    "Schedule",
     "Solution",
     "Solver",
     "SparseMatrix",
@@ -72,11 +80,13 @@ __all__ = [
     "Unrolled",
     "doctor",
     "fit",
+    "for_tasks",
+    "over_tasks",
     "smooth",
     "theory",
 ]
 
-_ROOMS = ("algorithms", "bench", "data", "diagnosis", "meta", "networks", "problems", "theory")
+_ROOMS = ("algorithms", "bench", "data", "diagnosis", "meta", "networks", "problems", "sklearn", "testing", "theory")
 """What `import pzobo` leaves alone until it is named."""
 
 deprecated.keep_old_modules()

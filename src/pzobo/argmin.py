@@ -10,23 +10,29 @@ import torch
 from torch import Tensor
 
 from pzobo import deprecated
+from pzobo.distributed.alike import check_alike
+from pzobo.distributed.ranks import here
+from pzobo.distributed.rows import OverRows, check_mean, is_number, over_rows
+from pzobo.distributed.splits import Split, Wire, ambient, together
 from pzobo.errors import (
-    BatchError,
     DivergenceError,
     OptionError,
     RequirementError,
     StaleError,
     StructureError,
 )
+from pzobo.inner.arguments import MISSING, batches_of, inner_variable, known_state, refuse_variables
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.looks import Compilations, Looks
-from pzobo.inner.problem import Call, InnerProblem
+from pzobo.inner.problem import Call, InnerProblem, Reached
 from pzobo.inner.questions import Questions
 from pzobo.inner.solution import Solution, diagnose
-from pzobo.inner.solver import Solver
+from pzobo.inner.solver import Iterative, Solver
+from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
+from pzobo.jacobians.directional import Directional
 from pzobo.jacobians.verdict import look_at
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
@@ -35,18 +41,18 @@ from pzobo.tensors.checks import check_x
 from pzobo.tensors.replay import Replay
 from pzobo.tensors.saved import no_saved_tensor_hooks
 from pzobo.tensors.transforms import refuse_transforms
-from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, unique
+from pzobo.tensors.trees import Leaves, Plan, Taken, Tree, is_variable, unique
 
 Loss = Callable[[Any, Any, Any], Tensor]
-_MISSING: Any = object()
 
 
 class Argmin:
     """y = argmin_y g(x, y) by `solver`, with dy/dx by `jacobian`.
 
     Args:
-        inner_loss: g as `inner_loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`.
-        solver: how y^N is reached: GD, HeavyBall, Adam, ClosedForm or BlackBox.
+        inner_loss: g as `inner_loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`, and for a `ClosedForm`
+            with a Jacobian that does not ask for g.
+        solver: how y^N is reached: GD, HeavyBall, Adam, AdamW, ClosedForm, BlackBox or an `Iterative` of your own.
         jacobian: what dy/dx is taken to be: PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
         prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
             (the features of a network, say). z is x itself by default.
@@ -55,6 +61,11 @@ class Argmin:
         audit: compare the answer of backward passes 1, 2, 4, 8, ... with evaluations that do not share its assumptions;
             `argmin.last.audit` tells what was found, and a clear fault is an `AuditWarning`, once of each kind. "error"
             makes it an `AuditError`; False switches it off.
+        split: what is split over the ranks of torchrun: the "directions" of PZOBO and ForwardMode, or the rows of the
+            "data" of every inner step. Each rank has the whole answer. In one process nothing changes.
+        wire: what crosses the network with "directions": "scalars", one number for each, from which every rank makes
+            the sum of all, with the same bits for any number of ranks; or a "vector" like x, the sum of each rank's
+            own, for fast networks and many directions.
 
     Examples:
         >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
@@ -73,12 +84,16 @@ class Argmin:
         compile: bool = False,
         check: bool = True,
         audit: bool | Literal["error"] = True,
+        split: Literal["directions", "data"] | None = None,
+        wire: Wire = "scalars",
     ) -> None:
         if audit not in (True, False, "error"):
             raise OptionError(f'audit={audit!r}: must be True, False or "error".')
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check, self.audit = check, audit
         self._code: Compilations = {}
+        self._split = Split.of(split, wire, ("directions", "data"))
+        self._directions = self._split if split == "directions" else ambient("directions")
         self._set(solver, jacobian)
         self._last: Solution | None = None
 
@@ -88,37 +103,41 @@ class Argmin:
         self,
         x: Tree,
         y0: Tree,
-        batch: Tree = _MISSING,
+        batch: Tree = MISSING,
         *,
         batches: Sequence[Tree] | None = None,
         jacobian_batches: Sequence[Tree] | None = None,
-        mixed_batch: Tree = _MISSING,
+        mixed_batch: Tree = MISSING,
+        state: Leaves | None = None,
     ) -> Tree:
         """y^N(x), in y0's structure.
 
         Args:
             x: the outer variables. Tensors that need no gradient are constants.
-            y0: where the path starts; it gets no gradient. A warm start is `y0 = y.detach()` of the last call.
+            y0: where the path starts. Tensors that need a gradient get that of y^N, which is zero from Implicit, Nudged
+                and Direct. A warm start is `y0 = y.detach()` of the last call.
             batch: the data of every step (PZOBO).
             batches: one batch for each step, the same sequence for every path (PZOBO-S).
             jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
             mixed_batch: the data of the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the rows, say,
                 where each has a weight in x. By default that product is taken on the same batches as the others.
+            state: the solver's state to begin with (momenta, moments), as `argmin.last.state` has it of another call;
+                by default it begins anew. It is a constant.
         """
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
                 x, y0, batch, batches = (trees.normal(tree) for tree in (x, y0, batch, batches))
-                return self._call(x, y0, *self._data(batch, batches), [], [])
+                return self._call(x, y0, *batches_of(self.solver, batch, batches), [], [], state)
         takes = self.jacobian.own_batches
         own = jacobian_batches if jacobian_batches is not None and takes else ()
-        mixed = [mixed_batch] if mixed_batch is not _MISSING and takes else ()
-        taken = ([Taken.of(batch) for batch in given] for given in (own, mixed))
-        return self._call(x, y0, *self._data(batch, batches), *taken)
+        mixed = [mixed_batch] if mixed_batch is not MISSING and takes else ()
+        own, mixed = ([Taken.of(batch) for batch in given] for given in (own, mixed))
+        return self._call(x, y0, *batches_of(self.solver, batch, batches), own, mixed, state)
 
     def _set(self, solver: Solver, jacobian: Jacobian) -> None:
         """Take a solver and a Jacobian, if they go together and with the rest."""
         if not isinstance(solver, Solver):
-            raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, ClosedForm or BlackBox.")
+            raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, AdamW, ClosedForm or BlackBox.")
         if not isinstance(jacobian, Jacobian):
             raise OptionError(
                 f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
@@ -129,11 +148,33 @@ class Argmin:
                 raise RequirementError("A black box gets x itself: call prepare inside of it, and drop prepare=.")
             if jacobian.only_at_z:
                 raise RequirementError('A black box is a function of x, not of z: use at="x" or at="auto".')
-        elif self.inner_loss is None:
-            raise OptionError(f"{type(solver).__name__} needs a loss; only a BlackBox does without.")
+        elif self.inner_loss is None and (isinstance(solver, Iterative) or jacobian.needs_loss):
+            who = solver if isinstance(solver, Iterative) else jacobian
+            raise OptionError(
+                f"{type(who).__name__} needs a loss; a BlackBox does without, and a ClosedForm with Unrolled, "
+                "ForwardMode, PZOBO or Direct."
+            )
+        # Direct stands inside of what is split around it, as in HOZOG.
+        if self._directions is not None and not isinstance(jacobian, (Directional, Direct)):
+            raise RequirementError(
+                f'split="directions" needs directions to split, and {type(jacobian).__name__} has none: use PZOBO or '
+                'ForwardMode; or split="data".'
+            )
         self._solver, self._jacobian = solver, jacobian
-        self._looks = Looks(self.inner_loss, self.prepare, solver, self.compile, self._code)
+        self._look()
         self._questions = Questions()
+
+    def _look(self) -> None:
+        """Begin to look at the problem; its data may be split over ranks."""
+        loss, prepare = self.inner_loss, self.prepare
+        if self._split is not None and self._split.kind == "data":
+            loss, prepare = over_rows(loss, prepare)
+        self._rows = isinstance(loss, OverRows)
+        if self._rows or (self._split is not None and self._split.kind == "data"):
+            check_rows(self.solver, self.jacobian, prepare is not None, self.compile)
+        self._calls = 0
+        self._functions = loss, prepare
+        self._looks = Looks(loss, prepare, self.solver, self.compile, self._code)
 
     @property
     def inner_loss(self) -> Loss | None:
@@ -208,45 +249,43 @@ class Argmin:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: what was compiled, seen and solved is left behind."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_looks", "_code", "_last")}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_looks", "_code", "_last", "_functions")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _code={}, _last=None)
-        self._looks = Looks(self.inner_loss, self.prepare, self.solver, self.compile, self._code)
+        self._look()
 
     # The parts of a call
 
-    def _data(self, batch: Tree, batches: Sequence[Tree] | None) -> tuple[list[Taken], bool, bool]:
-        """The batches of the path, whether there is one for each step, and whether any were given."""
-        if batches is None:
-            given = batch is not _MISSING
-            return [Taken.of(batch if given else None)], False, given
-        if batch is not _MISSING:
-            raise BatchError(
-                "Got both batch= and batches=; give the one batch of all steps, or one batch for each step."
-            )
-        taken = [Taken.of(batch) for batch in batches]
-        if isinstance(self.solver, ClosedForm):
-            raise BatchError("A closed form has no steps: give it one batch=, not batches=.")
-        steps = getattr(self.solver, "steps", len(taken))
-        if len(taken) != steps or not taken:
-            raise BatchError(
-                f"Got {len(taken)} batches for {steps} inner steps; batches= must hold exactly one for each step."
-            )
-        return taken, True, True
-
     def _call(
-        self, x: Tree, y0: Tree, data: list[Taken], many: bool, given: bool, own: list[Taken], mixed: list[Taken]
+        self,
+        x: Tree,
+        y0: Tree,
+        data: list[Taken],
+        many: bool,
+        given: bool,
+        own: list[Taken],
+        mixed: list[Taken],
+        state: Leaves | None,
     ) -> Tree:
+        self._last = None  # its memory is needed
         (x_leaves, x_plan), (y_leaves, y_plan) = Plan.take(x), Plan.take(y0)
         leaves = [leaf for batch in (*data, *own, *mixed) for leaf in batch.leaves]
         refuse_transforms([t for t in (*x_leaves, *y_leaves, *leaves) if isinstance(t, Tensor)])
         variables = unique(x_leaves) if torch.is_grad_enabled() else ()
-        if variables:
+        starts = [(i, t) for i, t in enumerate(y_leaves) if torch.is_grad_enabled() and is_variable(t)]
+        if variables or starts:
             refuse_variables(leaves)
         y = tuple(inner_variable(leaf) for leaf in y_leaves)
         if not y:
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
+        _, prepare = self._functions
+        if self._rows:
+            self._check_rows(x, y0, data[0].tree, y)
         with no_saved_tensor_hooks():
             look = self._looks.at(x_leaves, x_plan, y, y_plan, data[0], given)
             batches = [batch.tree for batch in data]
@@ -264,18 +303,27 @@ class Argmin:
                 batches=batches,
                 own=[batch.tree for batch in own],
                 data=batches if many else batches[0],
-                prepare=None if self.prepare is None else replay.eager(self.prepare),
+                prepare=None if prepare is None else replay.eager(prepare),
                 replay=replay,
                 check=self.check,
                 questions=self._questions,
+                eps=look.eps,
+                reached=Reached(getattr(solver, "steps", 1)),
                 mixed=[batch.tree for batch in mixed],
+                starts=() if isinstance(solver, ClosedForm) else starts,  # which has no start
+                state=None if state is None else known_state(state, look.kernel, solver, y),
+                split=self._directions,
             )
+            if self.check and look.kernel.numbers is not None:
+                look.kernel.numbers.check(x_plan.build(x_leaves))
             with torch.no_grad():
-                if not variables:
+                if not variables and not starts:
                     inner: InnerProblem = AtX(call)
                     return y_plan.build(self._solved(inner, inner.base(), x_leaves))
                 z_size = look.z_size * (1 if self.prepare is None else len(batches))
                 level = self.jacobian.level(sum(t.numel() for t in variables), z_size)
+                if self._rows and isinstance(self.jacobian, Directional):
+                    level = "x"  # z has other rows on each rank, and so would directions
                 inner = AtZ(call) if level == "z" and not self.solver.opaque else AtX(call)
                 # Nothing responds, or to nothing.
                 empty = not any(t.numel() for t in inner.inputs) or not any(t.numel() for t in y)
@@ -283,19 +331,32 @@ class Argmin:
                 answer, pullback = jacobian.run(inner)
                 self._solved(inner, answer, x_leaves, variables)
         asked = {id(t) for t in inner.inputs}
-        others = [t for t in variables if id(t) not in asked]
+        others = [t for t in (*variables, *[t for _, t in starts]) if id(t) not in asked]
         constants = [t for t in x_leaves if not (isinstance(t, Tensor) and t.requires_grad)]
 
-        questions = self._questions
+        questions, split = self._questions, self._directions
+        # With its rows on many ranks, no rank has all of an answer about z.
+        audit = self.audit if not self._rows or prepare is None else False
 
         def watched_pullback(v: Leaves) -> Sequence[Tensor]:
             questions.next()
-            found = tuple(pullback(v))
+            with together(split):
+                found = tuple(pullback(v))
             if questions.closely and trees.is_finite(v):
-                look_at(inner, jacobian, self.jacobian, answer, v, found, self.audit)
+                look_at(inner, jacobian, self.jacobian, answer, v, found, audit)
             return found
 
-        return y_plan.build(attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *leaves]))
+        return y_plan.build(
+            attach(answer, watched_pullback, inner.inputs, others, fixed=[*y, *constants, *leaves, *(state or ())])
+        )
+
+    def _check_rows(self, x: Tree, y0: Tree, batch: Tree, y: Leaves) -> None:
+        """Whether a problem whose rows are on many ranks is the same on all of them, and its loss a mean over rows."""
+        self._calls += 1
+        if self._calls == 1:
+            check_mean(*self._functions, x, y0, batch, "inner loss")
+        numbers = tuple(t for t in Plan.take(x)[0] if is_number(t))
+        check_alike(here(), {"random numbers": (torch.get_rng_state(),), "x": numbers, "y": y}, self._calls)
 
     def _solved(self, inner: InnerProblem, y: Leaves, x_leaves: Sequence[Any], wanted: Leaves = ()) -> Leaves:
         """y, checked; and remembered for statistics."""
@@ -307,19 +368,18 @@ class Argmin:
         return y
 
 
-def inner_variable(leaf: Any) -> Tensor:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.layout != torch.strided:
-        found = f"a tensor of {leaf.dtype}, {leaf.layout}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
-        raise StructureError(f"y0 holds {found}; the inner variables must be dense floating-point tensors.")
-    # Forward derivatives write into copies of y, which then need memory for each element.
-    return leaf.detach().contiguous() if 0 in leaf.stride() else leaf.detach()
-
-
-def refuse_variables(leaves: Sequence[Any]) -> None:
-    """Refuse a batch that would get no gradient although it asks for one."""
-    for leaf in leaves:
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            raise StructureError(
-                f"A tensor of shape {tuple(leaf.shape)} in the batch requires a gradient, but the batch is a constant "
-                "and gets none. Give it as a part of x, or without its graph: t.detach()."
-            )
+def check_rows(solver: Solver, jacobian: Jacobian, prepared: bool, compile: bool) -> None:
+    """Refuse what cannot have its data on many ranks."""
+    why = ""
+    if compile:
+        why = "compiled code does not wait for other ranks: use compile=False"
+    elif isinstance(jacobian, Auto):
+        why = "Auto chooses by time, which differs from rank to rank: name the Jacobian"
+    elif solver.opaque:
+        why = "a black box takes its rows by itself"
+    elif prepared and (isinstance(solver, ClosedForm) or jacobian.only_at_z):
+        why = 'with prepare, each rank has its own rows of z: a closed form, or at="z", would need all'
+    elif prepared and getattr(jacobian, "products", "autodiff") == "difference":
+        why = 'with prepare, the ranks would look for different lengths of a difference: use products="forward"'
+    if why:
+        raise RequirementError(f'split="data": {why}.')

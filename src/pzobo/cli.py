@@ -18,7 +18,10 @@ COMMANDS = {
     "report": ("pzobo.bench.commands:reporting", "Write one HTML file about all runs below a folder."),
     "reproduce": ("pzobo.bench.commands:reproduce", "Run everything and write the report; --quick takes minutes."),
     "theory": ("pzobo.theory.__main__:main", "Measure the paper's bounds; -o FILE writes a page with plots."),
-    "demo": ("pzobo.bench.demo:main", "Compare all methods on linear hyper-representation, as a table."),
+    "demo": (
+        "pzobo.bench.demo:main",
+        "Learn which data to trust, beside ordinary models: a table, and a page with pictures.",
+    ),
 }
 """Each command: where its function is, so that it is imported only when it is wanted, and what it does."""
 

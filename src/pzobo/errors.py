@@ -67,6 +67,14 @@ class AuditError(PzoboError, ArithmeticError):
     """The same, with `audit="error"`."""
 
 
+class RoughResponseError(PzoboError, ValueError):
+    """A response changes by jumps, or not at all, so that differences of it mean nothing."""
+
+
+class SearchWarning(UserWarning):
+    """A search for hyperparameters may not be worth what it says."""
+
+
 class StaleError(PzoboError, RuntimeError):
     """Something was changed in place, or replaced, before it was used."""
 
@@ -89,3 +97,15 @@ class TooLargeError(PzoboError, MemoryError):
 
 class MissingExtraError(PzoboError, ImportError):
     """A library that belongs to an extra of the package is not installed."""
+
+
+class RankError(PzoboError, RuntimeError):
+    """Another process of the same run failed, or was lost."""
+
+
+class DriftError(PzoboError, ArithmeticError):
+    """The processes of a run, which must hold the same numbers, do not."""
+
+
+class BlackBoxError(PzoboError, RuntimeError):
+    """A process that ran a black box was killed."""

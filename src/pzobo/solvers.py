@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import optree
 import torch
 from torch import Tensor
 
+from pzobo.distributed.jobs import call_all, check_draws, said
 from pzobo.errors import OptionError
+from pzobo.inner.numbers import Limit, Schedule
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.solver import Iterative, Solver
-from pzobo.options import in_range
+from pzobo.options import in_range, positive
 from pzobo.tensors import trees
 from pzobo.tensors.checks import untouched
 from pzobo.tensors.trees import Leaves, Tree
 
-__all__ = ["GD", "Adam", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "Solver"]
+__all__ = ["GD", "Adam", "AdamW", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "Schedule", "Solver"]
 
 
-@dataclass(frozen=True)
+Number = Any
+"""A number; or a function of x that gives one, a `Schedule`, or a dict of these by the names in y."""
+
+_NOT_NEGATIVE, _BELOW_ONE = partial(in_range, low=0, high=math.inf), partial(in_range, low=0, high=1)
+_RATES: dict[str, Limit] = {"lr": positive, "weight_decay": _NOT_NEGATIVE}
+
+
+@dataclass(frozen=True, repr=False)
 class GD(Iterative):
     """Gradient descent, y <- y - lr * dg/dy (Algorithm 1, line 5; with `batches=` it is SGD, Algorithm 2).
 
     Args:
-        lr: the inner step size, alpha in the paper; positive. Of a tensor the number that it holds now is taken, here
-            and in all options.
+        lr: the inner step size, alpha in the paper; positive. This and the other numbers of solvers may be functions
+            of x, a `Schedule`, or a dict of these by the names in y. Of a tensor the number that it holds now is
+            taken.
         steps: N, the number of inner steps; at least 1.
+        weight_decay: half of it times |y|^2 is added to g, as in torch.optim.SGD.
+        tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
     """
 
-    lr: float
+    lr: Number
     steps: int
-    numbers = ("lr",)
-
-    def __post_init__(self) -> None:
-        self._check(lr=self.lr)
+    weight_decay: Number = field(default=0.0, kw_only=True)
+    tol: float = field(default=0.0, kw_only=True)
+    numbers = ("lr", "weight_decay")
+    limits = _RATES
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return trees.add(y, gradient, -self.lr), state
+
+    def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        trees.add_(y, gradient, -self.lr)
+        return y, state
 
     def pull(
         self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
@@ -47,7 +65,7 @@ class GD(Iterative):
         return trees.mul(y_bar, -self.lr), y_bar, ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeavyBall(Iterative):
     """Gradient descent with momentum, as torch.optim.SGD: b <- momentum * b + dg/dy, y <- y - lr * b.
 
@@ -55,32 +73,43 @@ class HeavyBall(Iterative):
         lr: the inner step size; positive.
         momentum: what a step keeps of b, in [0, 1). 0 is gradient descent.
         steps: N, the number of inner steps; at least 1.
+        weight_decay: half of it times |y|^2 is added to g, as in torch.optim.SGD.
+        tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
+        nesterov: y <- y - lr * (dg/dy + momentum * b), as torch.optim.SGD has it.
     """
 
-    lr: float
-    momentum: float
+    lr: Number
+    momentum: Number
     steps: int
-    numbers = ("lr", "momentum")
-
-    def __post_init__(self) -> None:
-        self._check(lr=self.lr)
-        in_range("HeavyBall: momentum", self.momentum, 0, 1)
+    weight_decay: Number = field(default=0.0, kw_only=True)
+    tol: float = field(default=0.0, kw_only=True)
+    nesterov: bool = field(default=False, kw_only=True)
+    numbers = ("lr", "momentum", "weight_decay")
+    limits = _RATES | {"momentum": _BELOW_ONE}
 
     def init(self, y: Leaves) -> Leaves:
         return trees.zeros(y)
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         state = trees.add(gradient, state, self.momentum)
-        return trees.add(y, state, -self.lr), state
+        along = trees.add(gradient, state, self.momentum) if self.nesterov else state
+        return trees.add(y, along, -self.lr), state
+
+    def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        state = tuple(torch._foreach_add(gradient, state, alpha=self.momentum))
+        along = torch._foreach_add(gradient, state, alpha=self.momentum) if self.nesterov else state
+        trees.add_(y, along, -self.lr)
+        return y, state
 
     def pull(
         self, gradient: Leaves, y: Leaves, state: Leaves, y_bar: Leaves, state_bar: Leaves
     ) -> tuple[Leaves, Leaves, Leaves]:
-        bar = trees.add(state_bar, y_bar, -self.lr)
-        return bar, y_bar, trees.mul(bar, self.momentum)
+        along = trees.mul(y_bar, -self.lr)
+        bar = trees.add(state_bar, along, self.momentum if self.nesterov else 1.0)
+        return trees.add(bar, along) if self.nesterov else bar, y_bar, trees.mul(bar, self.momentum)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adam(Iterative):
     """Adam with the numbers of torch.optim.Adam. Its derivative at a zero gradient is finite.
 
@@ -89,24 +118,25 @@ class Adam(Iterative):
         steps: N, the number of inner steps; at least 1.
         betas: what the averages of the gradient and of its square keep at each step, both in [0, 1).
         eps: added to the root of the averaged square, so that nothing is divided by 0; positive.
+        weight_decay: half of it times |y|^2 is added to g, as in torch.optim.Adam.
+        tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
     """
 
-    lr: float
+    lr: Number
     steps: int
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Number, Number] | dict[Any, Any] = (0.9, 0.999)
+    eps: Number = 1e-8
+    weight_decay: Number = field(default=0.0, kw_only=True)
+    tol: float = field(default=0.0, kw_only=True)
     # Adam's map changes with its state and has no fixed point of its own to differentiate at.
     gives = frozenset({"gradient", "path"})
-    numbers = ("lr", "betas", "eps")
+    numbers = ("lr", "betas", "eps", "weight_decay")
+    limits = _RATES | {"betas": _BELOW_ONE, "eps": positive}
     linear = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
-            raise OptionError(f"Adam: betas={self.betas!r}: must be a pair of numbers in [0, 1).")
-        for beta in self.betas:
-            in_range("Adam: betas", beta, 0, 1)
-        object.__setattr__(self, "betas", tuple(self.betas))
-        self._check(lr=self.lr, eps=self.eps)
+        object.__setattr__(self, "betas", _pairs(f"{type(self).__name__}: betas", self.betas))
+        super().__post_init__()
 
     def init(self, y: Leaves) -> Leaves:
         # 1 - beta^t by its recursion c <- beta c + (1 - beta): full relative precision also in float32, where
@@ -124,16 +154,70 @@ class Adam(Iterative):
         )
         new = tuple(
             t
-            - (self.lr / c1).to(t.dtype)
-            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.dtype) + _of(self.eps, v)), 0.0)
+            - (self.lr / c1).to(t.device, t.dtype)
+            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.device, t.dtype) + _of(self.eps, v)), 0.0)
             for t, m, v in zip(y, first, second, strict=True)
         )
         return new, (c1, c2, *first, *second)
 
+    def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        beta1, beta2 = self.betas
+        c1, c2, first, second = *state[:2], list(state[2 : 2 + len(y)]), list(state[2 + len(y) :])
+        c1, c2 = beta1 * c1 + (1 - beta1), beta2 * c2 + (1 - beta2)
+        torch._foreach_lerp_(first, gradient, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        squares = torch._foreach_mul(gradient, 1 - beta2)
+        torch._foreach_mul_(squares, gradient)
+        torch._foreach_add_(second, squares)
+        del squares
+        for t, m, v in zip(y, first, second, strict=True):
+            root = v.sqrt().div_(c2.sqrt().to(v.device, v.dtype)).add_(self.eps)
+            torch.div(m, root, out=root).masked_fill_(~(v > 0), 0.0)
+            t.sub_(root.mul_((self.lr / c1).to(t.device, t.dtype)))
+        return y, (c1, c2, *first, *second)
+
+
+@dataclass(frozen=True, repr=False)
+class AdamW(Adam):
+    """Adam with a decoupled weight decay, as torch.optim.AdamW: y <- (1 - lr * weight_decay) * y, then a step of Adam.
+
+    The decay is no part of g, and the path does not end at a minimum of g. So the Jacobians that speak of such a
+    minimum, `Implicit` and `Nudged`, do not take it.
+
+    Args:
+        lr: the inner step size; positive.
+        steps: N, the number of inner steps; at least 1.
+        betas: what the averages of the gradient and of its square keep at each step, both in [0, 1).
+        eps: added to the root of the averaged square, so that nothing is divided by 0; positive.
+        weight_decay: what a step takes away of y, times lr.
+        tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
+    """
+
+    weight_decay: Number = field(default=0.01, kw_only=True)
+    decoupled = True
+    gives = frozenset({"path"})
+    numbers = ("lr", "betas", "eps", "weight_decay")
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return Adam.update(self, gradient, trees.mul(y, 1 - self.lr * self.weight_decay), state)
+
+    def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        torch._foreach_mul_(list(y), 1 - self.lr * self.weight_decay)
+        return Adam.update_(self, gradient, y, state)
+
+
+def _pairs(what: str, betas: Any) -> Any:
+    """A pair, or a dict of pairs."""
+    if isinstance(betas, dict):
+        return {name: _pairs(what, part) for name, part in betas.items()}
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise OptionError(f"{what}={betas!r}: must be a pair of numbers in [0, 1).")
+    return tuple(betas)
+
 
 def _of(number: float | Tensor, like: Tensor) -> Any:
     """A number that does not change the dtype of what it is multiplied with: a tensor would where both are scalars."""
-    return number.to(like.dtype) if isinstance(number, Tensor) else number
+    return number.to(like.device, like.dtype) if isinstance(number, Tensor) else number
 
 
 def _sqrt(v: Tensor) -> Tensor:
@@ -168,15 +252,42 @@ class BlackBox(Solver):
 
     Args:
         fn: the code as `fn(x, y0, batch) -> y`, in y0's structure. It gets a copy of y0, which it may change.
+        jobs: how many perturbed calls of PZOBO run side by side, each in a process, by joblib: -1 is one for each
+            processor. The answer has the same bits. Inside of `joblib.parallel_config(backend=...)` they run there: on
+            a Dask or Ray cluster, say.
     """
 
     fn: Callable[[Tree, Tree, Tree], Tree]
+    jobs: int = field(default=1, repr=False)
     opaque = True
 
+    def __post_init__(self) -> None:
+        if isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs == 0:
+            raise OptionError(f"BlackBox: jobs={self.jobs!r}: must be a whole number; -1 for all processors.")
+
+    @property
+    def side_by_side(self) -> bool:
+        return self.jobs != 1
+
     def solve(self, problem: InnerProblem, values: Leaves, functional: bool = False) -> Leaves:
-        # Whatever the black box keeps or writes into is not what the caller has, nor what the other paths see.
+        def call() -> Leaves:
+            arguments = self._arguments(problem, values)
+            unchanged = untouched(problem.data, "The black box", "its batch", closely=problem.check)
+            with torch.enable_grad(), unchanged, said(arguments[0]):
+                answer = self.fn(*arguments)
+            return self._answer(problem, answer)
+
+        return check_draws(self.jobs, call) if self.side_by_side and problem.questions.asked == 0 else call()
+
+    def solve_all(self, problem: InnerProblem, values: Iterable[Leaves]) -> list[Leaves]:
+        state = torch.get_rng_state() if problem.replay.random else None
+        calls = [self._arguments(problem, one) for one in values]
+        return [self._answer(problem, answer) for answer in call_all(self.fn, calls, self.jobs, state)]
+
+    def _arguments(self, problem: InnerProblem, values: Leaves) -> tuple[Tree, Tree, Tree]:
+        """Whatever the black box keeps or writes into is not what the caller has, nor what the other paths see."""
         x = optree.tree_map(trees.copied, problem.x(values))
-        y0 = problem.kernel.y_plan.build(t.clone() for t in problem.y0)
-        with torch.enable_grad(), untouched(problem.data, "The black box", "its batch", closely=problem.check):
-            answer = self.fn(x, y0, problem.data)
+        return x, problem.kernel.y_plan.build(t.clone() for t in problem.start(values)), problem.data
+
+    def _answer(self, problem: InnerProblem, answer: Tree) -> Leaves:
         return tuple([t.detach().clone() for t in problem.like_y0(answer, "The black box")])

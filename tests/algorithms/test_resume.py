@@ -71,3 +71,27 @@ def test_evaluations_leave_no_trace() -> None:
         objective.outer_loss().backward()
         optimizer.step()
     assert torch.equal(found.x, objective.x)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_hypergradient_is_that_of_backward_and_nobody_elses(name: str) -> None:
+    """`fit` asks for it without autograd. What is written into it, by an optimizer say, reaches no later step."""
+    by_autograd, at_once = (make(name, **SIZES).start(Quadratic().problem(), 2) for _ in range(2))
+    for _ in range(3):
+        by_autograd.x.grad = at_once.x.grad = None
+        loss = by_autograd.outer_loss()
+        loss.backward()
+        value = at_once.hypergradient()
+        assert torch.equal(loss.detach(), value)
+        assert torch.equal(by_autograd.x.grad, at_once.x.grad)
+        at_once.x.grad.fill_(1e6)
+
+
+def test_hypergradients_add_up_in_x() -> None:
+    once, twice = (make("SOBA").start(Quadratic().problem(), 2) for _ in range(2))
+    once.hypergradient()
+    before = torch.full_like(twice.x, 3.0)
+    twice.x.grad = before
+    twice.hypergradient()
+    assert torch.equal(twice.x.grad, once.x.grad + 3.0)
+    assert torch.equal(before, torch.full_like(before, 3.0))

@@ -26,16 +26,6 @@ from tests.helpers import (
 # Which variables get what
 
 
-@each
-def test_y0_gets_no_gradient(jacobian: Any) -> None:
-    x, y0 = leaf(3), normal(3, seed=1).requires_grad_()
-    y = make(jacobian)(x, y0)
-    found = torch.autograd.grad(y.sum(), y0, allow_unused=True, materialize_grads=True, retain_graph=True)[0]
-    assert torch.equal(found, torch.zeros_like(y0))
-    y.sum().backward()
-    assert y0.grad is None
-
-
 def unused(jacobian: Any, prepared: bool) -> dict[str, Tensor]:
     """Outer variables of which the inner problem uses one, with their gradients."""
     x = {"used": leaf(3), "unused": leaf(2, seed=1), "also": leaf(seed=2)}

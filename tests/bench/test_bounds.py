@@ -146,3 +146,10 @@ def test_a_result_that_is_damaged_is_not_a_finished_run(text, tmp_path):
     result.write_text(text)
     runner.run(replace(SMALL, out=tmp_path, resume=True))
     assert result.read_text() == good
+
+
+def test_evaluations_by_seconds():
+    assert Linear(evaluate_every="2s").settings()["evaluate_every"] == "2s"
+    for text in ("2", "s", "0s", "-1s", "2 s"):
+        with pytest.raises(OptionError, match="evaluate_every"):
+            Linear(evaluate_every=text)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from pzobo import cli
-from pzobo.bench import commands, demo
+from pzobo.bench import commands
 from pzobo.bench.experiments import EXPERIMENTS
 from pzobo.bench.report.runs import read
-from pzobo.bench.report.summary import Summary
 from pzobo.theory.measurements import Point, Sweep, Verification
 
 SMALL = ["--d", "8", "--n", "40", "--steps", "4", "--also-N", "--seeds", "1", "--no-compile", "--workers", "0"]
@@ -135,23 +134,6 @@ def test_the_theory_survives_json():
         3.5,
     )
     assert Verification.from_json(json.dumps(json.loads(found.to_json()))) == found
-
-
-def test_the_demo_tells_what_its_runs_are(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["demo", "--seeds", "1", "--steps", "3"]) == 0
-    shown = capsys.readouterr().out
-    assert "Direct, which has no Jacobian at all, ends at" in shown
-    assert "demo.html" in shown
-    assert (tmp_path / "demo.html").stat().st_size > 1e6
-    summary = Summary(EXPERIMENTS["hr-linear"].about, tuple(read(tmp_path / "runs" / "demo")))
-    ends = {m: summary.final(m) for m in summary.methods()}
-    first, second = demo.sentences(summary)
-    lower = first.split("Lower: ")[1].split(".")[0]
-    assert all((ends[m] < 0.95 * ends["direct"]) == (m in lower.split(", ")) for m in ends if m != "direct")
-    close = second.split("f(x, yᴺ(x)): ")[1].split(".")[0]
-    assert "itd-r" in close.split(", ")
-    assert "direct" not in close.split(", ")
 
 
 def test_every_help_text_can_be_read_alone():

@@ -55,6 +55,31 @@ def test_what_is_finished_is_not_made_again(tmp_path):
     assert [r["step"] for r in rows(tmp_path / "hr-linear" / "d8-N20" / "direct" / "seed-0")] == list(range(10))
 
 
+@pytest.mark.parametrize("lr", ["paper", "search"])
+def test_shards_make_the_runs_of_the_whole(tmp_path, lr):
+    """Three jobs of an array on a shared folder make each run once, with the rates of one job that makes all."""
+    whole = replace(SMALL, lr=lr, lr_grid=(0.01, 0.1), methods=("direct", "pzobo", "itd-r"), search_steps=2)
+    runner.run(replace(whole, out=tmp_path / "whole"))
+    made = []
+    for part in ("1/3", "2/3", "3/3"):
+        runner.run(replace(whole, out=tmp_path / "shards", shard=part, resume=True))
+        made.append({r.relative_to(tmp_path) for r in (tmp_path / "shards").rglob("result.json")})
+    assert [len(found) for found in made] == [2, 4, 6]
+    for path in (tmp_path / "whole").rglob("result.json"):
+        assert rows(path.parent) == rows(tmp_path / "shards" / path.parent.relative_to(tmp_path / "whole"))
+    totals = []
+    again = replace(whole, out=tmp_path / "shards", resume=True)
+    runner.run(again, lambda text, done, total: totals.append(total))
+    assert totals == [], "nothing is left to do, and no rate to search"
+    assert len(read(tmp_path / "shards")) == 6
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "2", "a/b", "1/0"])
+def test_a_shard_is_a_part_of_so_many(shard):
+    with pytest.raises(pzobo.errors.OptionError, match="as in 2/8"):
+        replace(SMALL, shard=shard)
+
+
 def test_another_run_in_the_folder_is_refused(tmp_path):
     runner.run(replace(SMALL, out=tmp_path, seeds=1))
     with pytest.raises(pzobo.errors.RunFolderError, match="different run"):

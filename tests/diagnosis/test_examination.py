@@ -218,3 +218,9 @@ def test_a_path_without_derivative_is_not_called_stationary():
 def test_a_stationary_point_is_one():
     found = examined(lambda x, y, b: 0.5 * (y - x).square().sum(), lambda x, y, b: (y - 1).square().sum())
     assert "no hypergradient" in found
+
+
+@pytest.mark.parametrize("solver", [pzobo.GD(lambda x: x.exp(), 3), pzobo.GD(0.1, 3, weight_decay=0.1)])
+def test_a_solver_with_numbers_of_its_own_is_refused(solver):
+    with pytest.raises(OptionError, match=r"minimum of g.*weight decay into the inner loss"):
+        doctor(quadratic(4, 5), solver=solver)

@@ -122,6 +122,13 @@ def test_a_series_is_one_call(jacobian: Any, graphs: list[Any]) -> None:
     assert len(graphs) == 2, "the path, and the series with its mixed product"
 
 
+def test_going_back_over_a_path_copies_none_of_its_points(graphs: list[Any]) -> None:
+    assert_alike(both(jacobian=Unrolled()))
+    turned = [node.args[0] for graph in graphs for node in graph.graph.nodes if "flip" in node.name]
+    assert turned, "the numbers of the turns"
+    assert all(node.meta["example_value"].dim() == 1 for node in turned), "not the points, which are rows of a matrix"
+
+
 @pytest.mark.parametrize("batches", [False, True])
 @pytest.mark.parametrize(
     ("jacobian", "count"),

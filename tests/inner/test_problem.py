@@ -13,7 +13,7 @@ import pzobo
 from pzobo.inner.at_x import AtX
 from pzobo.inner.at_z import AtZ
 from pzobo.inner.kernel import Kernel
-from pzobo.inner.problem import Call, InnerProblem, Questions, in_turn
+from pzobo.inner.problem import Call, InnerProblem, Questions, Reached, in_turn
 from pzobo.tensors.replay import Replay
 from pzobo.tensors.trees import Leaves, Plan
 from tests.helpers import leaf, normal
@@ -50,6 +50,7 @@ def call(count: int, own: int = 0) -> Call:
         replay=Replay(y0),
         check=True,
         questions=Questions(),
+        reached=Reached(GD.steps),
     )
 
 

@@ -19,6 +19,7 @@ EXACT_ONES = {
     "implicit neumann": pzobo.Implicit(pzobo.Neumann(step=RATE, terms=150)),
     "unrolled": pzobo.Unrolled(),
     "unrolled, checkpointed": pzobo.Unrolled(checkpoint=True),
+    "unrolled, in host memory": pzobo.Unrolled(offload=True),
     "nudged": pzobo.Nudged(eps=1e-2, steps=150),
     "nudged one way": pzobo.Nudged(eps=1e-2, steps=150, symmetric=False),
     "forward, all directions": pzobo.ForwardMode(directions=P, sampler=pzobo.Orthogonal()),

@@ -186,3 +186,64 @@ def test_the_rows_of_the_last_product(jacobian: Any, mixed: Any, own: int) -> No
     of_y = found - 0.02 * x.detach()  # without df/dx itself
     seen = (of_y.abs() > 1e-15).sum()
     assert seen == 20 if mixed == "all" else seen <= 6
+
+
+# The solver's state
+
+
+ADAM = pzobo.Adam(0.05, 4)
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_warm_start_with_the_state_is_a_loop_that_carries_it(batch_size: int | None) -> None:
+    method = pzobo.Method(ADAM, pzobo.Unrolled(), warm_start="state", batch_size=batch_size)
+    argmin = pzobo.Argmin(inner, solver=ADAM, jacobian=pzobo.Unrolled())
+    x, y, state, expected = ZERO.clone().requires_grad_(), ZERO, None, []
+    train = Minibatches(PROBLEM.train, batch_size or 1, mix(SEED, 0))
+    for _ in range(3):
+        data = {"batch": PROBLEM.train} if batch_size is None else {"batches": [train.next() for _ in range(4)]}
+        answer = argmin(x, y, **data, state=state)
+        state = argmin.last.state
+        loss = outer(x, answer, PROBLEM.val)
+        (gradient,) = torch.autograd.grad(loss, x)
+        y = answer.detach()
+        expected.append((loss.detach(), gradient, y))
+        with torch.no_grad():
+            x -= gradient
+    assert_equal(steps(method), expected)
+    forgetful = steps(pzobo.Method(ADAM, pzobo.Unrolled(), warm_start=True, batch_size=batch_size))
+    assert not torch.equal(forgetful[1][2], expected[1][2])
+
+
+@pytest.mark.parametrize("method", [pzobo.Method, pzobo.HOZOG])
+def test_the_state_goes_through_a_checkpoint(method: Any) -> None:
+    options = {"jacobian": pzobo.Unrolled()} if method is pzobo.Method else {"sampler": pzobo.Gaussian(seed=0)}
+
+    def two_steps(resumed: bool) -> Tensor:
+        objective = method(ADAM, warm_start="state", **options).start(PROBLEM, SEED)
+        objective.outer_loss()
+        if resumed:
+            other = method(ADAM, warm_start="state", **options).start(PROBLEM, SEED)
+            other.load_state_dict(objective.state_dict())
+            objective = other
+        return objective.outer_loss().detach()
+
+    assert torch.equal(two_steps(resumed=True), two_steps(resumed=False))
+
+
+def test_states_that_there_are_not() -> None:
+    with pytest.raises(OptionError, match='must be True, False or "state"'):
+        pzobo.Method(GD, warm_start="y")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="ClosedForm makes none"):
+        pzobo.Method(pzobo.ClosedForm(lambda z, batch: z), warm_start="state")
+
+
+def test_weights_of_a_module_are_constants_in_a_run() -> None:
+    """y0 that asks for a gradient would get one in `argmin`, and noise for PZOBO; a run learns x alone."""
+    learned = pzobo.Problem(inner, outer, ZERO, ZERO.clone().requires_grad_(), PROBLEM.train, PROBLEM.val)
+    jacobian = pzobo.PZOBO(0.01, 2, pzobo.Gaussian(seed=0))
+    found = []
+    for problem in (PROBLEM, learned):
+        objective = pzobo.Method(GD, jacobian).start(problem, SEED)
+        found.append(torch.autograd.grad(objective.outer_loss(), objective.x)[0])
+    assert torch.equal(*found)

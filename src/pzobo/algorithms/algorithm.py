@@ -163,28 +163,37 @@ class Memory(Objective, Generic[C]):
             self._chunk = Chunk(algorithm, self.at, sizes, self.carried, like)
 
     def outer_loss(self) -> Tensor:
+        value, direction = self._step()
+        return attach((value,), lambda v: (direction * v[0]).leaves, self.at.variables)[0]
+
+    def hypergradient(self) -> Tensor:
+        """The same without autograd: D is known."""
+        value, direction = self._step()
+        for variable, slope in zip(self.at.variables, direction.leaves, strict=True):
+            # A copy: what is carried may be D itself.
+            variable.grad = slope.clone() if variable.grad is None else variable.grad + slope
+        return value
+
+    def _step(self) -> tuple[Tensor, Vector]:
+        """f and D of the next step."""
         at = self.at
         if self._chunk is not None and self._chunk.ahead(1):
-            return self._compiled_loss(self._chunk)
+            return self._compiled_step(self._chunk)
         at.next()
         with torch.no_grad(), no_saved_tensor_hooks(), uncached():
             made = self.algorithm.step(at, self.carried)
         self._take(made.carried, at.k)
         at.k += 1
-        return self._loss(made.value.detach(), made.direction)
+        return made.value.detach(), made.direction
 
-    def _compiled_loss(self, chunk: Chunk[C]) -> Tensor:
+    def _compiled_step(self, chunk: Chunk[C]) -> tuple[Tensor, Vector]:
         """The same, compiled: x stays where it is."""
         at = self.at
         still = [[0.0] * len(at.variables)]
         at.x = at.present_x()
         carried, _, direction, told = chunk(self.carried, at.x.zeros(), still)
         self._take(carried, at.k - 1)
-        return self._loss(at.x.leaves[0].new_tensor(told.values[0]), direction)
-
-    def _loss(self, value: Tensor, direction: Vector) -> Tensor:
-        """f, whose derivative is D."""
-        return attach((value,), lambda v: (direction * v[0]).leaves, self.at.variables)[0]
+        return at.x.leaves[0].new_tensor(told.values[0]), direction
 
     def _take(self, carried: C, k: int) -> None:
         """What is carried after step k."""

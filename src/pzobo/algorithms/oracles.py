@@ -16,8 +16,8 @@ from torch import Tensor
 from pzobo.algorithms.feed import Feed
 from pzobo.algorithms.losses import Losses
 from pzobo.algorithms.vector import Vector
-from pzobo.argmin import inner_variable
 from pzobo.errors import StructureError
+from pzobo.inner.arguments import inner_variable
 from pzobo.inner.kernel import Kernel, Products, nothing, probe_size
 from pzobo.inner.problem import Point
 from pzobo.inner.products import Linearization, Product, linearize, probe

@@ -49,6 +49,12 @@ class SAMA(SecondOrder[SAMAState]):
     def __post_init__(self) -> None:
         if not isinstance(self.solver, Iterative):
             raise OptionError(f"SAMA: solver={self.solver!r}: give one that makes steps, such as pzobo.Adam(1e-3, 1).")
+        s = self.solver
+        if not s.constant or s.tol or (s.weight_decay and not s.decoupled):
+            raise OptionError(
+                f"SAMA: solver={s!r}: its numbers must be constants, without tol; put a weight decay into the inner "
+                "loss, or use AdamW."
+            )
         super().__post_init__()
 
     def begin(self, at: Oracles) -> SAMAState:

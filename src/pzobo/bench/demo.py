@@ -1,8 +1,7 @@
-"""What does each method do on one problem? `hr-linear` with all of them and three seeds, as a table and a report."""
+"""What is the library for? Which data to trust, figure 2 (a) of the paper, and a run that is killed and resumed."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +10,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pzobo.bench.report.summary import Summary
-
-SAME = 0.05
-"""Final losses that differ by less than this part are called the same."""
+    from pzobo.bench.demo_findings import Findings
+    from pzobo.bench.experiments.shallow import Linear
+    from pzobo.bench.experiments.source_mix import Sources
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Compare all methods on linear hyper-representation: a table here, and a page with plots."""
+    """Learn which data to trust, repeat the paper's figure 2 (a), kill a run and resume it: a table, and a page."""
 
     seeds: int = 3
     """How many seeds are run, which are 0, 1, ... The data follows from the seed."""
-    steps: int = 100
-    """The number of outer steps of each run."""
+    steps: int = 15
+    """The number of outer steps in which the weights of the sources are learned."""
+    paper_steps: int = 100
+    """The number of outer steps of each run of figure 2 (a)."""
     out: Path = Path("runs/demo")
     """The folder that the runs are written to. Runs that are there already are not made again."""
     output: Path = Path("demo.html")
-    """The HTML file that the report is written to."""
+    """The HTML file that the page is written to."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,67 +39,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show(options: Demo) -> int:
-    """Make the runs, print the table and what it shows, write the report."""
-    from pzobo.bench.commands import carry_out, console, make_report
-    from pzobo.bench.experiments.shallow import Linear
+    """Make the runs, print what they show, write the page."""
+    from pzobo.bench import demo_findings, demo_page
+    from pzobo.bench.commands import carry_out, console
+    from pzobo.bench.demo_resume import kill_and_resume
     from pzobo.bench.report.runs import read
-    from pzobo.bench.report.summary import Summary
+    from pzobo.errors import OptionError
+    from pzobo.files import write_atomically
 
-    experiment = Linear(
-        seeds=options.seeds, steps=options.steps, d=(128,), also_N=(), out=options.out, resume=True, evaluate_every=20
-    )
-    console.print(f"hr-linear, {options.seeds} seeds, {len(experiment.chosen())} methods; a minute or two.")
-    carry_out(experiment, "go on with the same command")
-    summary = Summary(experiment.about, tuple(read(options.out))).where(experiment="hr-linear", d=128, N=20)
-    console.print(table(summary, f"Linear hyper-representation, 64 × 128, N = 20, {options.steps} outer steps"))
-    for sentence in sentences(summary):
-        console.print(sentence)
-    page = make_report(options.out, options.output)
-    console.print(f"Report with all curves: {page.resolve()}", soft_wrap=True)
-    console.print(f"Runs: {options.out} (remove it to measure again)", soft_wrap=True)
+    sources, paper = experiments(options)
+    for number, (experiment, what) in enumerate(((sources, "which data to trust"), (paper, "figure 2 (a)")), 1):
+        console.print(f"{number}/3 {what}: {options.seeds} seeds, {len(experiment.chosen())} methods")
+        carry_out(experiment, "go on with the same command")
+    console.print("3/3 a run that is killed and resumed")
+    resumed = kill_and_resume(sources, options.out / "killed")
+    found = demo_findings.find(sources, read(options.out / sources.name), read(options.out / paper.name), resumed)
+    console.print(table(found))
+    try:
+        write_atomically(options.output, demo_page.page(found).encode())
+    except OSError as error:
+        raise OptionError(f"{error.filename} could not be written ({error.strerror}): choose another place.") from error
+    console.print(f"Page with pictures: {options.output.resolve()}", soft_wrap=True)
+    console.print(f"Runs: {options.out} (remove it to measure again)\n", soft_wrap=True)
+    for sentence in found.aloud():
+        console.print(sentence, soft_wrap=True, highlight=False)
     return 0
 
 
-def table(summary: Summary, title: str) -> Table:
-    """A row for each method, over its seeds."""
+def experiments(options: Demo) -> tuple[Sources, Linear]:
+    """Both experiments of the demo. Neither is compiled, so that no compiler is needed and the first run is quick."""
+    from pzobo.bench.experiments.shallow import Linear
+    from pzobo.bench.experiments.source_mix import Sources
+
+    sources = Sources(
+        seeds=options.seeds,
+        steps=options.steps,
+        N=50,
+        alpha=0.02,
+        lr=0.5,
+        methods=("ordinary-all", "target-alone", "alike", "direct", "pzobo-all", "itd-r"),
+        compile=False,
+        clock="processor",
+        evaluate_every=0,
+        out=options.out,
+        resume=True,
+    )
+    paper = Linear(
+        seeds=options.seeds,
+        steps=options.paper_steps,
+        d=(128,),
+        also_N=(),
+        methods=("direct", "exact", "pzobo-authors", "pzobo-paper", "hozog", "aid-cg", "aid-fp", "itd-r"),
+        compile=False,
+        clock="processor",
+        evaluate_every=0,
+        out=options.out,
+        resume=True,
+    )
+    return sources, paper
+
+
+def table(found: Findings) -> Table:
+    """What each model reaches, over its seeds."""
     from rich.table import Table
 
-    made = Table(title=title)
-    made.add_column("method")
-    for name in ("outer loss", "min - max", "ms a step", "cosine to\ndf(x, yᴺ(x))/dx"):
+    made = Table(title="Which data should be trusted? Accuracy on test digits, %")
+    made.add_column("model")
+    for name in ("mean", "min - max", "order of\nthe weights", "s"):
         made.add_column(name, justify="right")
-    for method in sorted(summary.methods(), key=lambda m: summary.final(m) or 0.0):
-        low, high = summary.spread(method) or (float("nan"), float("nan"))
-        made.add_row(
-            str((summary.where(method=method).values("label") or [method])[0]),
-            f"{summary.final(method) or float('nan'):.2g}",
-            f"{low:.2g} - {high:.2g}",
-            f"{summary.milliseconds(method) or float('nan'):.2f}",
-            f"{cosine(summary, method):.3f}",
-        )
+    for row in found.rows:
+        made.add_row(*row.cells())
     return made
-
-
-def cosine(summary: Summary, method: str) -> float:
-    """The mean cosine to the exact gradient of f(x, y^N(x)), over the evaluated steps of all seeds."""
-    found = [row["cosine"] for run in summary.where(method=method).runs for row in run.rows if row.get("cosine")]
-    return statistics.fmean(found) if found else float("nan")
-
-
-def sentences(summary: Summary) -> list[str]:
-    """What the table shows, in words made of its numbers."""
-    ends = {m: value for m in summary.methods() if (value := summary.final(m)) is not None}
-    direct = ends.pop("direct", None)
-    if direct is None:
-        return ["Direct, which the others are compared with, has no outer loss."]
-    below = [m for m, end in ends.items() if end < direct * (1 - SAME)]
-    same = [m for m, end in ends.items() if m not in below and end <= direct * (1 + SAME)]
-    above = [m for m in ends if m not in below and m not in same]
-    best = f"{len(above)} others, of which {min(above, key=lambda m: ends[m])} is best" if above else "none"
-    close = [m for m in summary.methods() if cosine(summary, m) > 0.9]
-    return [
-        f"Direct, which has no Jacobian at all, ends at {direct:.2g}. Lower: {', '.join(below) or 'none'}. The same "
-        f"within {SAME:.0%}: {', '.join(same) or 'none'}. Higher: {best}.",
-        f"Cosine above 0.9 to the exact gradient of f(x, yᴺ(x)): {', '.join(close) or 'none'}. Direct has "
-        f"{cosine(summary, 'direct'):.2f}.",
-    ]

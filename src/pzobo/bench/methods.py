@@ -37,6 +37,7 @@ class Setup:
         outer_steps: K of a run, for searches that make as many trainings as PZOBO with all directions.
         compile_algorithms: compile whole steps of algorithms with a memory.
         algorithm_batch: rows of the batches of algorithms with a memory; all data by default.
+        algorithm_rate: the step of their inner variables, which noise of batches asks to be shorter; `rate` by default.
     """
 
     solver: Iterative
@@ -52,6 +53,12 @@ class Setup:
     algorithm_batch: int | None = None
     outer_steps: int = 25
     compile_algorithms: bool = False
+    algorithm_rate: float | None = None
+
+    @property
+    def memory_rate(self) -> float:
+        """The step of the inner variables of algorithms with a memory."""
+        return self.rate if self.algorithm_rate is None else self.algorithm_rate
 
     def method(self, jacobian: Jacobian, own: int = 0) -> Method:
         """A Jacobian with everything else as for the others; `own` batches are drawn for it if there are batches."""
@@ -187,18 +194,18 @@ def _algorithm(kind: type[algorithms.Algorithm[Any]], **numbers: Any) -> Build:
     """An algorithm with the rate of the inner steps, its own numbers, and batches at both levels."""
 
     def build(setup: Setup, problem: Problem) -> algorithms.Algorithm[Any]:
-        return kind(**{"lr": setup.rate, **numbers}, **_run(setup, kind))
+        return kind(**{"lr": setup.memory_rate, **numbers}, **_run(setup, kind))
 
     return build
 
 
 def _sama(setup: Setup, problem: Problem) -> algorithms.SAMA:
-    return algorithms.SAMA(GD(setup.rate, 1), **_run(setup, algorithms.SAMA))
+    return algorithms.SAMA(GD(setup.memory_rate, 1), **_run(setup, algorithms.SAMA))
 
 
 def _stn(setup: Setup, problem: Problem) -> algorithms.STN:
     # The step of T is longer by |x|^2 than that of y.
-    rate = setup.rate / (1 + float(problem.x0.square().sum()))
+    rate = setup.memory_rate / (1 + float(problem.x0.square().sum()))
     return algorithms.STN(rate, **_run(setup, algorithms.STN))
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import threading
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 
-from pzobo.bench.experiments.base import SEARCH_SEED, Experiment
+from pzobo.bench.experiments.base import SEARCH_SEED, Experiment, part_of
 from pzobo.errors import AuditWarning, DamagedFileError, PzoboError, SmoothingError
 from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
@@ -90,7 +91,7 @@ def _problem(experiment: Experiment, seed: int) -> Any:
 
 def _bare(experiment: Experiment) -> Experiment:
     """The experiment with only what its problem depends on: methods then share one problem, and what is compiled."""
-    return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None)
+    return replace(experiment, methods=(), resume=False, seeds=1, lr="paper", seconds=None, shard=None)
 
 
 def _fit(job: Job, steps: int, **options: Any) -> Fit:
@@ -164,26 +165,40 @@ def attempt(job: Job) -> float:
 def plan(experiment: Experiment, command: str, rates: Callable[[Experiment, str], tuple[float, Any]]) -> list[Job]:
     """All runs of an experiment, seed by seed."""
     jobs = []
-    for variant in experiment.variants():
-        for seed in range(variant.seeds):
-            for method in variant.chosen():
-                lr, searched = rates(variant, method)
-                jobs.append(Job(variant, method, seed, lr, searched, command))
+    for variant, seed, method in planned(experiment):
+        lr, searched = rates(variant, method)
+        jobs.append(Job(variant, method, seed, lr, searched, command))
     return jobs
+
+
+def planned(experiment: Experiment) -> list[tuple[Experiment, int, str]]:
+    """The variant, seed and method of each run, seed by seed; of the shard's runs alone if there is one.
+
+    Every so many of them belong to a shard. Where rates are searched, all runs of a method in a family of variants are
+    one shard's, which searches its rate too.
+    """
+    part, parts = part_of(experiment.shard)
+    variants = experiment.variants()
+    runs = [(v, seed, method) for v in variants for seed in range(v.seeds) for method in v.chosen()]
+    if experiment.lr != "search":
+        return runs[part::parts]
+    groups = list(dict.fromkeys((v.family(), method) for v, _, method in runs))
+    mine = set(groups[part::parts])
+    return [run for run in runs if (run[0].family(), run[2]) in mine]
 
 
 class Rates:
     """The learning rate of each method: given, the paper's, or the best of a grid on the first variant of a family."""
 
     def __init__(self, experiment: Experiment) -> None:
+        self.mine = {(variant.family(), method) for variant, _, method in planned(experiment)}
         self.firsts: dict[str, Experiment] = {}
         for variant in experiment.variants():
             self.firsts.setdefault(variant.family(), variant)
         self.found: dict[str, dict[str, dict[str, float]]] = {}
         for family, first in self.firsts.items():
-            file = self._file(first)
-            searched = experiment.resume and file.exists()
-            self.found[family] = _searched(file) if searched else {}
+            files = _of_all_shards(self._file(replace(first, shard=None))) if experiment.resume else []
+            self.found[family] = {name: tried for file in files for name, tried in _searched(file).items()}
 
     def missing(self) -> list[Job]:
         """The trials that have not been made."""
@@ -192,7 +207,7 @@ class Rates:
             for family, first in self.firsts.items()
             if first.lr == "search"
             for method in first.chosen()
-            if first.menu[method].tuned
+            if first.menu[method].tuned and (family, method) in self.mine
             for lr in first.lr_grid
             if f"{lr:g}" not in self.found[family].get(method, {})
         ]
@@ -215,7 +230,15 @@ class Rates:
         return min(tried, key=lambda pair: pair[1])[0], tuple(tried)
 
     def _file(self, first: Experiment) -> Path:
-        return first.out / first.name / f"rates-{first.label()}.json"
+        part, parts = part_of(first.shard)
+        which = "" if first.shard is None else f"-{part + 1}-of-{parts}"  # each shard writes a file of its own
+        return first.out / first.name / f"rates-{first.label()}{which}.json"
+
+
+def _of_all_shards(file: Path) -> list[Path]:
+    """The file of rates of a whole experiment and those of its shards, as far as they are there."""
+    name = re.compile(re.escape(file.stem) + r"(-\d+-of-\d+)?\.json")
+    return sorted(path for path in file.parent.glob("rates-*.json") if name.fullmatch(path.name))
 
 
 def _searched(file: Path) -> dict[str, dict[str, float]]:
@@ -238,7 +261,7 @@ def command_of(experiment: Experiment) -> str:
     for f in fields(experiment):
         value = getattr(experiment, f.name)
         default = f.default if f.default is not MISSING else None
-        if f.name in ("out", "resume", "workers", "root") or value == default:
+        if f.name in ("out", "resume", "workers", "root", "shard") or value == default:
             continue
         flag = f.name.replace("_", "-")
         if isinstance(value, bool):

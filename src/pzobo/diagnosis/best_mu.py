@@ -12,7 +12,7 @@ from torch import Tensor
 from pzobo.diagnosis.exact_hypergradient import Reference, length
 from pzobo.diagnosis.flat import Flat
 from pzobo.solvers import Solver
-from pzobo.zeroth_order.directions import Sampler, Space
+from pzobo.zeroth_order.directions import Sampler, Space, drawn_by
 
 PROBES = 12
 
@@ -40,7 +40,7 @@ def choose_mu(
     size = max(length(flat.x), 1.0)
     eps = torch.finfo(flat.x.dtype).eps
     key = int(torch.randint(2**62, (), generator=generator))
-    us = [sampler.draw(key, j, PROBES, space).to(flat.x) for j in range(min(PROBES, flat.p))]
+    us = [drawn_by(sampler, key, j, PROBES, space).to(flat.x) for j in range(min(PROBES, flat.p))]
 
     def h(x: Tensor) -> float:
         return float(torch.dot(flat.solve(solver, x=x).double(), truth.v.double()))

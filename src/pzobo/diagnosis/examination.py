@@ -77,6 +77,11 @@ def doctor(
     if solver is None:
         high = _inner_spectrum(flat, flat.y0, generator)[1]
         solver = GD(lr=1 / high if high > FLAT else 0.1, steps=20)  # no curvature says nothing of a rate
+    if isinstance(solver, Iterative) and (not solver.constant or (solver.weight_decay and not solver.decoupled)):
+        raise OptionError(
+            f"doctor looks at the minimum of g, and {solver!r} has numbers that are no constants, or a weight decay: "
+            "give constants, and put the weight decay into the inner loss."
+        )
     jacobian.check(solver)
     patient = _Patient(flat, solver, jacobian, Trial(flat, solver, draws), target, max_steps, generator)
     return patient.examine()

@@ -25,29 +25,36 @@ class AtX(InnerProblem):
         return self.call.x_plan.build(self._x_leaves(values))
 
     def feed(self, values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
+        return self.call.along(self._feed(values))
+
+    def _feed(self, values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
         call, leaves = self.call, self._x_leaves(values)
         if self._one_z:
             z = call.z(leaves, call.batches[0])
             yield from in_turn([(z, batch) for batch in call.batches], call.steps)
         else:
-            for batch in call.batches:
+            for batch in call.batches[: call.steps]:
                 yield call.z(leaves, batch), batch, 1
 
     def tangents(self, u: Leaves) -> Iterator[Tangent]:
         batches = self.call.batches
         if self._one_z:
             z, *rest = self._slope(u, batches[0])
-            return ((z, batches[t % len(batches)], *rest) for t in range(self.call.steps))
-        return ((z, batch, *rest) for batch in batches for z, *rest in [self._slope(u, batch)])
+            return ((self.call.stepped(z, t), batches[t % len(batches)], *rest) for t in range(self.call.steps))
+        return (
+            (self.call.stepped(z, t), batch, *rest)
+            for t, batch in enumerate(batches[: self.call.steps])
+            for z, *rest in [self._slope(u, batch)]
+        )
 
     def _x_leaves(self, values: Leaves) -> list[Any]:
-        return substitute(self.call.x_leaves, self.call.variables, values)
+        return substitute(self.call.x_leaves, self.call.variables, self.own(values))
 
     def _slope(self, u: Leaves, batch: Tree) -> tuple[Z, tuple[int, ...], Leaves]:
         """z, its slots that are numbers, and their derivatives along u, from one evaluation of `prepare`."""
         call = self.call
-        if call.prepare is None:
-            along = {id(variable): d for variable, d in zip(call.variables, u, strict=True)}
+        if call.prepare is None and call.kernel.numbers is None:
+            along = {id(variable): d for variable, d in zip(call.variables, self.own(u), strict=True)}
             slots = tuple(i for i, leaf in enumerate(call.x_leaves) if id(leaf) in along)
             return tuple(self._x_leaves(self.variables)), slots, tuple(along[id(call.x_leaves[i])] for i in slots)
         slots, constants = (), {}
@@ -66,7 +73,7 @@ class AtX(InnerProblem):
             constants = {i: t for i, t in enumerate(z) if not isinstance(t, Tensor)}
             return tuple(z[i] for i in slots), tuple(t for t in z if isinstance(t, Tensor))
 
-        found: Any = torch.func.jvp(numbers, self.variables, u, has_aux=True)
+        found: Any = torch.func.jvp(numbers, self.own(self.variables), self.own(u), has_aux=True)
         tensors = iter(found[2])
-        z = tuple(constants[i] if i in constants else next(tensors) for i in range(call.kernel.z_plan.spec.num_leaves))
+        z = tuple(constants[i] if i in constants else next(tensors) for i in range(len(constants) + len(found[2])))
         return z, slots, found[1]

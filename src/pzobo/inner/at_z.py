@@ -48,12 +48,17 @@ class AtZ(InnerProblem):
 
     def feed(self, values: Leaves) -> Iterator[tuple[Z, Tree, int]]:
         pairs = self._path or list(zip(self._filled(values), self.call.batches, strict=True))
-        return in_turn(pairs, self.call.steps)
+        return self.call.along(in_turn(pairs, self.call.steps))
 
     def tangents(self, u: Leaves) -> Iterator[Tangent]:
         for t in range(self.call.steps):
             point = self.points[t % len(self.points)]
-            yield point.z, point.batch, point.slots, u[point.offset : point.offset + len(point.slots)]
+            yield (
+                self.call.stepped(point.z, t),
+                point.batch,
+                point.slots,
+                u[point.offset : point.offset + len(point.slots)],
+            )
 
     def _filled(self, values: Leaves) -> list[Z]:
         """The z of each batch of the path with these values; one for all where there is no `prepare`."""

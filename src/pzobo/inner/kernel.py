@@ -7,6 +7,7 @@ Pure functions of the leaves of z and y and a batch; each can run as it is, unde
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch.autograd import forward_ad
 
 from pzobo.inner.compiled import Compiled
 from pzobo.inner.loops import Loop, Run, Scan, runs
-from pzobo.inner.solver import Iterative
+from pzobo.inner.parts import Numbers
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
 from pzobo.tensors.replay import uncached
@@ -24,10 +25,13 @@ from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Products = Literal["autodiff", "forward", "difference"]
 Z = tuple[Any, ...]
-"""The leaves of z: tensors, and constants."""
+"""The leaves of z: tensors, and constants; after them numbers of the solver that come with z."""
 
 Feed = Iterable[tuple[Z, Tree, int]]
 """(z, batch, how many steps they serve), in the order of a path."""
+
+Shift = tuple[Leaves, Tensor]
+"""(v, e): what is added to the gradient of a nudged path, e v."""
 
 Reset = Callable[[], None]
 
@@ -60,9 +64,12 @@ class Kernel:
         y: Plan,
         compile: bool,
         code: Code | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
         self.loss: Any = loss
-        self.solver = solver
+        self.solver = solver if numbers is None else numbers
+        self.numbers = numbers
+        """Those of the solver's numbers that are no constants, and a weight decay."""
         self.z_plan = z.traceable() if compile else z
         self.y_plan = y.traceable() if compile else y
         self.compile = compile
@@ -95,8 +102,16 @@ class Kernel:
     # The loss and its first derivatives
 
     def value(self, z: Z, y: Leaves, batch: Tree) -> Tensor:
-        """g(z, y) on a batch."""
-        return scalar(self.loss(self.z_plan.build(z), self.y_plan.build(y), batch), "The inner loss")
+        """g(z, y) on a batch, and what a weight decay adds to it."""
+        if self.numbers is None:
+            return scalar(self.loss(self.z_plan.build(z), self.y_plan.build(y), batch), "The inner loss")
+        own = z[: len(z) - self.numbers.count]
+        value = scalar(self.loss(self.z_plan.build(own), self.y_plan.build(y), batch), "The inner loss")
+        return value + self.numbers.bind(z).penalty(y, value) if self.numbers.decays else value
+
+    def solver_at(self, z: Z) -> Any:
+        """The solver with the numbers that come with z."""
+        return self.solver if self.numbers is None else self.numbers.bind(z)
 
     def gradient(self, z: Z, y: Leaves, batch: Tree, functional: bool = False) -> Leaves:
         """dg/dy."""
@@ -120,62 +135,77 @@ class Kernel:
     # Steps
 
     def step(
-        self, z: Z, y: Leaves, state: Leaves, batch: Tree, shift: Leaves | None = None, functional: bool = False
+        self, z: Z, y: Leaves, state: Leaves, batch: Tree, shift: Shift | None = None, functional: bool = False
     ) -> tuple[Leaves, Leaves]:
-        """One update of the solver; `shift` is added to the gradient (the loss gains <shift, y>)."""
+        """One update of the solver; with a `shift` (v, e), e v is added to the gradient (the loss gains e <v, y>)."""
         direction = self.gradient(z, y, batch, functional)
         if shift is not None:
-            direction = trees.add(direction, shift)
-        updated: tuple[Leaves, Leaves] = self.solver.update(direction, y, state)
+            direction = trees.add(direction, *shift)
+        updated: tuple[Leaves, Leaves] = self.solver_at(z).update(direction, y, state)
         return updated
 
     def path(
         self,
         feed: Feed,
         y: Leaves,
-        shift: Leaves | None = None,
+        shift: Shift | None = None,
         functional: bool = False,
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None = None,
+        state: Leaves | None = None,
     ) -> tuple[Leaves, Leaves]:
         """y^N and the solver's state after it. `visit` sees (z, y, state, batch) before each step."""
         with uncached():
-            return self._path(feed, y, self.solver.init(y), shift, functional, visit)
+            return self._path(feed, y, state, shift, functional, visit)
 
     def _path(
         self,
         feed: Feed,
         y: Leaves,
-        state: Leaves,
-        shift: Leaves | None,
+        state: Leaves | None,
+        shift: Shift | None,
         functional: bool,
         visit: Callable[[Z, Leaves, Leaves, Tree], None] | None,
     ) -> tuple[Leaves, Leaves]:
+        if not functional and not self.compile and visit is None:
+            return self._eager_path(feed, y, state, shift)
+        state = self.solver.init(y) if state is None else state
         if self.compile and not functional and visit is None:
             for run in runs(((z, batch), times) for z, batch, times in feed):
                 y, state = self.loop("path", _step, run, (y, state), shift, shift is None)
             return y, state
-        if not functional and not self.compile and visit is None:
-            return self._eager_path(feed, y, state, shift)
         for z, batch in each(feed):
             if visit is not None:
                 visit(z, y, state, batch)
             y, state = self.step(z, y, state, batch, shift, functional)
         return y, state
 
-    def _eager_path(self, feed: Feed, y: Leaves, state: Leaves, shift: Leaves | None) -> tuple[Leaves, Leaves]:
-        """The same steps with nothing done twice that need not be: a tenth faster than one `step` after another."""
-        loss, tree_of, update = self.loss, self.y_plan.spec.unflatten, self.solver.update
+    def _eager_path(self, feed: Feed, y: Leaves, state: Leaves | None, shift: Shift | None) -> tuple[Leaves, Leaves]:
+        """The same steps with nothing done twice that need not be: a tenth faster than one `step` after another.
+
+        The path has its own y and state, which its steps write into; not in half precision, where torch rounds the
+        numbers of such steps otherwise.
+        """
+        loss, tree_of, numbers = self.loss, self.y_plan.spec.unflatten, self.numbers
+        y, state = trees.copy(y), self.solver.init(y) if state is None else trees.copy(state)
+        owns = numbers is None and all(trees.wide(t.dtype) == t.dtype for t in y)
         with torch.enable_grad():
             for z, batch, times in feed:
-                z_tree = self.z_plan.spec.unflatten(z)
+                solver = self.solver_at(z)
+                update = solver.owning if owns else solver.update
+                z_tree = self.z_plan.spec.unflatten(z if numbers is None else z[: len(z) - numbers.count])
                 for _ in range(times):
                     leaves = [t.detach().requires_grad_() for t in y]
                     value = loss(z_tree, tree_of(leaves), batch)
+                    if numbers is not None and numbers.decays:
+                        value = value + solver.penalty(leaves, value)
                     if value.requires_grad:
                         direction = torch.autograd.grad(value, leaves, materialize_grads=True)
                     else:
                         direction = trees.zeros(y)
-                    y, state = update(direction if shift is None else trees.add(direction, shift), y, state)
+                    if shift is not None:
+                        direction = trees.add(direction, *shift)
+                    y, state = update(direction, y, state)
+                    del leaves, value, direction  # their memory is needed for the next
         return y, state
 
     # Curvature: products with the second derivatives of g, and with the transposed derivative of a step
@@ -222,12 +252,13 @@ class Kernel:
             return by_y, by_z
         e = probe[0] * probe_size(y, q)
         reset()
-        up = self.gradients(z, trees.add(y, q, e), batch, slots, functional)
+        up = [*itertools.chain(*self.gradients(z, trees.add(y, q, e), batch, slots, functional))]
         reset()
-        down = self.gradients(z, trees.add(y, q, -e), batch, slots, functional)
-        half = 0.5 / e
-        by_y, by_z = (trees.mul(trees.add(a, b, -1.0), half) for a, b in zip(up, down, strict=True))
-        return by_y, by_z
+        down = [*itertools.chain(*self.gradients(z, trees.add(y, q, -e), batch, slots, functional))]
+        half, slopes = 0.5 / e, []
+        while up:  # leaf by leaf, so that three copies of all are never there
+            slopes.append(trees.mul(trees.add([up.pop(0)], [down.pop(0)], -1.0), half)[0])
+        return tuple(slopes[: len(y)]), tuple(slopes[len(y) :])
 
     def _pushed(self, z: Z, y: Leaves, batch: Tree, q: Leaves, slots: Sequence[int]) -> tuple[Leaves, Leaves]:
         """Forward over reverse by dual numbers: the tangents that dg/dy and dg/dz have where y has the tangent q."""
@@ -256,13 +287,24 @@ class Kernel:
         slots: Sequence[int],
         products: Products,
         probe: Leaves = (),
+        numbers: bool = True,
     ) -> tuple[Leaves, Leaves, Leaves]:
-        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z)."""
-        solver: Iterative = self.solver
-        direction = y if solver.linear else self.gradient(z, y, batch, functional=True)
-        bar, y_direct, state_bar = solver.pull(direction, y, state, y_bar, state_bar)
+        """The transposed derivative of one step: cotangents of (y', state') to those of (y, state, z).
+
+        Without `numbers`, as at a fixed point, where the update does not move with its learning rate.
+        """
+        solver = self.solver_at(z)
+        mine = slots if numbers else ()
+        direction = self.gradient(z, y, batch, functional=True) if self.needs_gradient(z, mine) else y
+        bar, y_direct, before = solver.pull(direction, y, state, y_bar, state_bar)
         by_y, by_z = self.curvature(z, y, batch, bar, slots, products, probe)
-        return trees.add(y_direct, by_y), state_bar, by_z
+        if self.numbers is not None:
+            by_z = self.numbers.pull(by_z, z, mine, direction, y, state, y_bar, state_bar)
+        return trees.add(y_direct, by_y), before, by_z
+
+    def needs_gradient(self, z: Z, slots: Sequence[int]) -> bool:
+        """Whether the transposed derivative of a step needs dg/dy itself."""
+        return not self.solver.linear or (self.numbers is not None and bool(self.numbers.among(z, slots)))
 
     def tangent(
         self,
@@ -285,7 +327,7 @@ class Kernel:
         return y, state, y_dot, state_dot
 
 
-def _step(kernel: Kernel, point: Any, carry: tuple[Leaves, Leaves], shift: Leaves | None) -> tuple[Leaves, Leaves]:
+def _step(kernel: Kernel, point: Any, carry: tuple[Leaves, Leaves], shift: Shift | None) -> tuple[Leaves, Leaves]:
     """One turn of a compiled path."""
     z, batch = point
     return kernel.step(z, *carry, batch, shift, functional=True)

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from pzobo.errors import BatchError, CompileWarning, PzoboError
 from pzobo.inner.kernel import Code, Kernel
+from pzobo.inner.parts import Numbers
 from pzobo.inner.solver import Iterative, Solver
 from pzobo.tensors import trees
 from pzobo.tensors.checks import scalar
 from pzobo.tensors.modules import Calls, calls, conditions
+from pzobo.tensors.precision import Coarsest
 from pzobo.tensors.replay import watched
 from pzobo.tensors.trees import Leaves, Plan, Taken
 
@@ -51,6 +53,8 @@ class Look:
     """Those that a loss called which is to be compiled."""
     conditions: Hashable
     """How they were then: torch.compile does not look at all of it again."""
+    eps: float
+    """The rounding of half precisions that the loss itself computes in; 0 where it does not."""
 
 
 Compilations = dict[_Key, Code]
@@ -101,17 +105,20 @@ class Looks:
         solver: Any = self.solver
         loss, z_plan, z_size = self.inner_loss, x_plan, 0
         called = Calls()
-        with watched(), torch.enable_grad():
+        coarsest = Coarsest()
+        with watched(), torch.enable_grad(), coarsest:
+            asked = _asking(y)
             try:
-                if loss is not None and not solver.opaque:
+                if not solver.opaque:
                     z = x_plan.build(x_leaves)
                     if self.prepare is not None:
                         z = self.prepare(z, batch.tree)
-                    with calls() as called:
-                        value = loss(z, y_plan.build(y), batch.tree)
+                    if loss is not None:
+                        with calls() as called:
+                            value = loss(z, y_plan.build(asked), batch.tree)
+                        scalar(value, "The inner loss")
                     if "function" in solver.gives:
                         solver.fn(z, batch.tree)
-                    scalar(value, "The inner loss")
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
             except PzoboError:
@@ -128,21 +135,28 @@ class Looks:
         hindrance = self._hindrance(called, now) if self.compile else ""
         if hindrance:
             warnings.warn(f"The inner loss goes on without compilation: {hindrance}", CompileWarning, stacklevel=5)
-        kernel = self._kernel(z_plan, y_plan, self.compile and not hindrance, now)
-        look = Look(kernel, z_size, modules, now)
+        kernel = self._kernel(z_plan, y_plan, y, self.compile and not hindrance, now)
+        if kernel.numbers is not None:
+            z_size += len(kernel.numbers.by_x)
+        look = Look(kernel, z_size, modules, now, coarsest.eps)
         self._looks[signature] = look
         return look
 
-    def _kernel(self, z_plan: Plan, y_plan: Plan, compile: bool, conditions: Hashable) -> Kernel:
+    def _kernel(self, z_plan: Plan, y_plan: Plan, y: Leaves, compile: bool, conditions: Hashable) -> Kernel:
         """The functions of this structure: another number of steps, or another Jacobian, keeps them."""
-        update: Any = self._update.with_tensors() if compile and isinstance(self._update, Iterative) else self._update
+        update: Any = self._update
+        numbers = None
+        if isinstance(self._update, Iterative):
+            numbers = Numbers.of(self._update, y, y_plan, compile)
+            update = self._update.with_tensors() if compile else self._update
         inputs = update.numbers if update is not self._update else ()
         options = {f.name: getattr(update, f.name) for f in fields(update)} | vars(update)
         solver = (type(update), *((name, _identity(value)) for name, value in options.items() if name not in inputs))
+        solver += () if numbers is None else (numbers.key,)
         key = _Key(_identity(self.inner_loss), solver, z_plan, y_plan, compile, conditions)
         code = self._code.get(key) or _CODE.get(key) or Code()
         self._code[key] = _CODE[key] = code
-        return Kernel(self.inner_loss, update, z_plan, y_plan, compile, code)
+        return Kernel(self.inner_loss, update, z_plan, y_plan, compile, code, numbers)
 
     def _hindrance(self, called: Calls, now: Hashable) -> str:
         """Why the modules of the loss do not let it be compiled, if so."""
@@ -158,6 +172,14 @@ class Looks:
             f"hooks or modes of its modules have changed {limit} times, and each time it was compiled anew. "
             "To compile, register hooks once, and leave the modules in one mode."
         )
+
+
+def _asking(y: Leaves) -> Leaves:
+    """y as the steps have it, asking for gradients; as it is inside of a transform, which is refused elsewhere."""
+    try:
+        return tuple(t.detach().requires_grad_() for t in y)
+    except RuntimeError:
+        return y
 
 
 def _identity(thing: Any) -> Hashable:

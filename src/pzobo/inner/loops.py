@@ -218,12 +218,11 @@ class Scan:
 
 def _pick(leaves: Sequence[Any], plan: Plan, stacked: tuple[bool, ...], t: Tensor) -> Tree:
     """The point of a turn."""
-    return plan.build(
-        [
-            leaf.index_select(0, t.reshape(1).to(leaf.device)).squeeze(0) if row else _number(leaf)
-            for leaf, row in zip(leaves, stacked, strict=True)
-        ]
-    )
+    return plan.build([_row(leaf, t) if row else _number(leaf) for leaf, row in zip(leaves, stacked, strict=True)])
+
+
+def _row(leaf: Tensor, t: Tensor) -> Tensor:
+    return leaf.index_select(0, t.reshape(1).to(leaf.device)).squeeze(0)
 
 
 def _own(tree: Tree) -> Tree:
@@ -254,11 +253,12 @@ def _loop(term: Term, plan: Plan, stacked: tuple[bool, ...], going: Any, finish:
 
 def _scan(term: Callable[..., Any], plan: Plan, stacked: tuple[bool, ...], reverse: bool) -> Callable[..., Any]:
     def scanned(kernel: Any, leaves: tuple[Any, ...], numbers: Tensor, rows: Any, carry: Any, fixed: Any) -> Any:
-        def turn(carry: Any, row: Any) -> Any:
-            t, row = row
+        # The turns read their rows by number: `scan` itself would copy all rows to go over them from the last.
+        def turn(carry: Any, t: Tensor) -> Any:
+            row = _map(lambda leaf: _row(leaf, t), rows)
             carry, written = term(kernel, _pick(leaves, plan, stacked, t), row, carry, fixed)
             return _settled(carry), _settled(written)
 
-        return scan(turn, _own(carry), (numbers, rows), reverse=reverse)
+        return scan(turn, _own(carry), numbers, reverse=reverse)
 
     return scanned

@@ -6,17 +6,19 @@ One call of `argmin` makes one of the two. It owns the base path; `again` runs o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pzobo.distributed.splits import Split
 from pzobo.errors import StructureError
 from pzobo.inner.kernel import Kernel, Z
 from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Solver
+from pzobo.inner.stopping import until
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps, working_eps
 from pzobo.tensors.replay import Replay
@@ -24,6 +26,17 @@ from pzobo.tensors.trees import Leaves, Plan, Tree
 
 Tangent = tuple[Z, Tree, tuple[int, ...], Leaves]
 """z and the batch of a step, which leaves of z move, and their derivatives along a direction."""
+
+
+@dataclass
+class Reached:
+    """How far the base path of a call came."""
+
+    steps: int
+    """How many steps it made: those of the solver, or fewer where the gradient was small enough. Other paths make as
+    many."""
+    state: Leaves | None = None
+    """The solver's state after it, where the call began with one: else it is found again when it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +60,55 @@ class Call:
     replay: Replay
     check: bool
     questions: Questions
+    reached: Reached
     mixed: Sequence[Tree] = ()
     """The data of the last product, d2g/dz dy, where they are not those of the other products: one batch or none."""
+    starts: Sequence[tuple[int, Tensor]] = ()
+    """Those of y0's tensors that need a gradient, with their graphs, and which they are."""
+    eps: float = 0.0
+    """The rounding of half precisions that the loss itself computes in."""
+    state: Leaves | None = None
+    """The solver's state before the first step, where it does not begin anew."""
+    split: Split | None = None
+    """How directions are split over ranks, if they are."""
 
     @property
     def steps(self) -> int:
-        return int(getattr(self.solver, "steps", 1))
+        return self.reached.steps
+
+    @property
+    def tol(self) -> float:
+        return float(getattr(self.solver, "tol", 0.0))
+
+    def first_state(self, y: Leaves) -> Leaves:
+        """The solver's state before the first step."""
+        state: Leaves = self.kernel.solver.init(y) if self.state is None else self.state
+        return state
+
+    def keep(self, state: Leaves) -> None:
+        """Keep the solver's state after the path where one was given before it: those who give one ask for it."""
+        if self.state is not None:
+            self.reached.state = state
 
     def z(self, x_leaves: Sequence[Any], batch: Tree) -> Z:
-        """The leaves of prepare(x, batch)."""
+        """The leaves of prepare(x, batch), and after them numbers of the solver: those of the last step."""
+        numbers = self.kernel.numbers
         if self.prepare is None:
-            return tuple(x_leaves)
-        answer = self.prepare(self.x_plan.build(x_leaves), batch)
-        return take_apart(answer, self.kernel.z_plan, "The answer of prepare()", "its first answer")
+            z = tuple(x_leaves)
+        else:
+            answer = self.prepare(self.x_plan.build(x_leaves), batch)
+            z = take_apart(answer, self.kernel.z_plan, "The answer of prepare()", "its first answer")
+        if numbers is None:
+            return z
+        return (*z, *numbers.at_x(self.x_plan.build(x_leaves)), *numbers.at_step(self.steps - 1))
+
+    def along(self, feed: Iterator[tuple[Z, Tree, int]]) -> Iterator[tuple[Z, Tree, int]]:
+        """A feed, each step with its own numbers of the solver."""
+        return feed if self.kernel.numbers is None else self.kernel.numbers.along(feed)
+
+    def stepped(self, z: Z, step: int) -> Z:
+        """z with the numbers of a step."""
+        return z if self.kernel.numbers is None else self.kernel.numbers.stepped(z, step)
 
 
 @dataclass(frozen=True)
@@ -77,7 +126,7 @@ class InnerProblem(ABC):
     """y^N as a function of `variables`, for one call of `argmin`.
 
     Attributes:
-        inputs: the tensors asked about, with their graphs: what the answer is attached to.
+        inputs: the tensors asked about, with their graphs: what the answer is attached to. Last come those of y0.
         variables: their values, cut from their graphs.
         points: at z, the points that the variables belong to, in their order; at x none.
         mixed: which of the points are for the last product alone; the others are for all that is taken in turn.
@@ -92,10 +141,12 @@ class InnerProblem(ABC):
         self.solver: Any = call.solver
         self.y0, self.data = call.y0, call.data
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
-        self.eps = working_eps(call.y0)
+        self.split = call.split
+        self.eps = max(working_eps(call.y0), call.eps)
         """The relative rounding of g where the base path is run: of its dtype, or of autocast or TF32."""
-        self.inputs = inputs
-        self.variables: Leaves = tuple(t.detach() for t in inputs)
+        self._own = len(inputs)
+        self.inputs = (*inputs, *[t for _, t in call.starts])
+        self.variables: Leaves = tuple(t.detach() for t in self.inputs)
 
     # What the two kinds differ in
 
@@ -113,15 +164,49 @@ class InnerProblem(ABC):
 
     # What they share
 
+    def own(self, values: Leaves) -> Leaves:
+        """Of something for each variable, that of x or z."""
+        return values[: self._own]
+
+    def start(self, values: Leaves) -> Leaves:
+        """Where a path starts: y0 with these values of those of its tensors that are variables."""
+        if not self.call.starts:
+            return self.y0
+        y0 = list(self.y0)
+        for (i, _), value in zip(self.call.starts, values[self._own :], strict=True):
+            y0[i] = value
+        return tuple(y0)
+
+    def start_along(self, u: Leaves) -> Leaves:
+        """The derivative of the start along a direction of the variables."""
+        zeros = trees.zeros(self.y0)
+        moved = dict(zip([i for i, _ in self.call.starts], u[self._own :], strict=True))
+        return tuple(moved.get(i, zero) for i, zero in enumerate(zeros))
+
     def base(self) -> Leaves:
         """y^N at the variables' own values: the first path, whose conditions later ones repeat."""
         with self.replay.first():
-            return self.solve(self.variables)
+            if "path" not in self.solver.gives:
+                return self.solve(self.variables)
+            feed, call = self.feed(self.variables), self.call
+            if call.tol:
+                first = call.first_state(self.y0)
+                y, state, call.reached.steps = until(self.kernel, feed, self.y0, first, call.tol)
+            else:
+                y, state = self.kernel.path(feed, self.y0, state=call.state)
+            self.call.keep(state)
+            return y
 
     def again(self, values: Leaves, functional: bool = False) -> Leaves:
         """y^N at other values, under the conditions of the first path."""
         with self.replay.again():
             return self.solve(values, functional)
+
+    def again_all(self, values: Iterable[Leaves]) -> list[Leaves]:
+        """The same at many values, side by side where the solver can."""
+        solver: Solver = self.solver
+        with self.replay.again():
+            return solver.solve_all(self, values)
 
     def solve(self, values: Leaves, functional: bool = False) -> Leaves:
         """y^N at these values of the variables."""
@@ -179,9 +264,11 @@ class InnerProblem(ABC):
         parts = {i: by_z(self.points[i]) for i in indices}
         return self.cotangents({i: trees.mul(part, share) if share < 1 else part for i, part in parts.items()})
 
-    def cotangents(self, parts: dict[int, Leaves]) -> Leaves:
-        """Cotangents of all variables, from those of some of the points."""
+    def cotangents(self, parts: dict[int, Leaves], start: Leaves | None = None) -> Leaves:
+        """Cotangents of all variables, from those of some of the points, and of the start of the path if it has any."""
         answer: list[Tensor | None] = [None] * len(self.variables)
+        if start is not None:
+            answer[self._own :] = [start[i] for i, _ in self.call.starts]
         for i, part in parts.items():
             for k, cotangent in enumerate(part, self.points[i].offset):
                 before = answer[k]

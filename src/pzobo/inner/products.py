@@ -8,14 +8,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, once_differentiable
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
 from pzobo.inner.loops import number
 from pzobo.inner.problem import Point
 from pzobo.inner.questions import Questions
-from pzobo.inner.solver import Iterative
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
 
@@ -39,6 +38,16 @@ def check_products(products: str) -> None:
         raise OptionError(f'products={products!r}: must be "autodiff", "forward" or "difference".')
 
 
+def _attention(message: str) -> str:
+    """What helps besides, where the operation is a fused form of attention."""
+    if "scaled_dot_product" not in message:
+        return ""
+    return (
+        "; or put torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) around the attention, whose form "
+        "that is not fused has all derivatives"
+    )
+
+
 @contextmanager
 def _double_backward() -> Iterator[None]:
     try:
@@ -48,7 +57,7 @@ def _double_backward() -> Iterator[None]:
         if "differentiate twice" in message or "derivative" in message or "double backward" in message.lower():
             raise RequirementError(
                 f"The inner loss has an operation that cannot be differentiated twice ({message.splitlines()[0]}). "
-                'Use products="difference", which needs first derivatives only.'
+                f'Use products="difference", which needs first derivatives only{_attention(message)}.'
             ) from error
         raise
 
@@ -62,7 +71,11 @@ def _forward_derivative() -> Iterator[None]:
         if "forward AD" in message or "forward mode AD" in message or "jvp" in message:
             raise RequirementError(
                 f"The inner loss has an operation without a forward derivative ({message.splitlines()[0]}). "
-                'Use products="autodiff", which differentiates backwards twice, or products="difference".'
+                + (
+                    f'Use products="difference"{_attention(message)}.'
+                    if _attention(message)
+                    else 'Use products="autodiff", which differentiates backwards twice, or products="difference".'
+                )
             ) from error
         raise
 
@@ -72,13 +85,15 @@ _ONCE = once_differentiable(lambda ctx: None).__code__
 
 def _refuse_once_differentiable(value: Tensor) -> None:
     """Find operations marked with @once_differentiable, whose second derivative autograd takes for zero here."""
-    todo, seen = [value.grad_fn], set()
+    todo: list[Any] = [value.grad_fn]
+    seen = {None}
     while todo:
-        node: Any = todo.pop()
-        if node is None or node in seen:
+        node = todo.pop()
+        if node in seen:
             continue
         seen.add(node)
-        operation = getattr(node, "_forward_cls", None)
+        # Only functions written in Python have such a class, and to ask all others for it takes long.
+        operation: Any = getattr(node, "_forward_cls", None) if isinstance(node, BackwardCFunction) else None
         if operation is not None and getattr(operation.backward, "__code__", None) is _ONCE:
             raise RequirementError(
                 f"The inner loss has an operation that cannot be differentiated twice ({operation.__name__} is marked "
@@ -104,18 +119,25 @@ class Linearization:
         self.gradient: Leaves = tuple(g.detach() for g in self._graph)
 
     def __call__(self, q: Leaves) -> tuple[Leaves, Leaves]:
+        answer = self._pull(q, (*self._y, *self._z))
+        return answer[: len(self._y)], answer[len(self._y) :]
+
+    def by_z(self, q: Leaves) -> Leaves:
+        """(d2g/dz dy) q alone."""
+        return self._pull(q, self._z)
+
+    def _pull(self, q: Leaves, to: Leaves) -> Leaves:
         used = [(g, r) for g, r in zip(self._graph, q, strict=True) if g.requires_grad]
-        if not used:
-            return trees.zeros(self._y), trees.zeros(self._z)
+        if not used or not to:
+            return trees.zeros(to)
         with _double_backward():
-            answer = torch.autograd.grad(
+            return torch.autograd.grad(
                 [g for g, _ in used],
-                (*self._y, *self._z),
+                to,
                 [r.to(g.dtype) for g, r in used],
                 retain_graph=True,
                 materialize_grads=True,
             )
-        return answer[: len(self._y)], answer[len(self._y) :]
 
 
 def linearize(
@@ -175,24 +197,37 @@ def adjust(inner: Place, point: Point, y: Leaves, q: Leaves, slots: tuple[int, .
 
 
 def transpose(
-    inner: Place, point: Point, y: Leaves, state: Leaves, slots: Sequence[int], products: Products, reset: Reset
+    inner: Place,
+    point: Point,
+    y: Leaves,
+    state: Leaves,
+    slots: Sequence[int],
+    products: Products,
+    reset: Reset,
+    numbers: bool = True,
 ) -> Transpose:
-    """The transposed derivative of the solver's step at a point."""
-    kernel, solver = inner.kernel, inner.kernel.solver
+    """The transposed derivative of the solver's step at a point; `numbers` as in `Kernel.adjoint`."""
+    kernel, mine = inner.kernel, slots if numbers else ()
     linear = linearize(inner, point, y, slots, products, reset)
     if isinstance(linear, Linearization):
-        return through(solver, linear, linear.gradient, y, state)
+        return through(kernel, point.z, mine, linear, linear.gradient, y, state)
     reset()
-    direction = y if solver.linear else kernel.gradient(point.z, y, point.batch)
-    return through(solver, linear, direction, y, state)
+    direction = kernel.gradient(point.z, y, point.batch) if kernel.needs_gradient(point.z, mine) else y
+    return through(kernel, point.z, mine, linear, direction, y, state)
 
 
-def through(solver: Iterative, product: Product, gradient: Leaves, y: Leaves, state: Leaves) -> Transpose:
+def through(
+    kernel: Kernel, z: Z, slots: Sequence[int], product: Product, gradient: Leaves, y: Leaves, state: Leaves
+) -> Transpose:
     """The transposed derivative of a step, from products with the derivative of its gradient."""
+    solver = kernel.solver_at(z)
 
     def pull(y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-        bar, y_direct, state_bar = solver.pull(gradient, y, state, y_bar, state_bar)
+        bar, y_direct, before = solver.pull(gradient, y, state, y_bar, state_bar)
         by_y, by_z = product(bar)
-        return trees.add(y_direct, by_y), state_bar, by_z
+        del bar
+        if kernel.numbers is not None:
+            by_z = kernel.numbers.pull(by_z, z, slots, gradient, y, state, y_bar, state_bar)
+        return trees.add(y_direct, by_y), before, by_z
 
     return pull

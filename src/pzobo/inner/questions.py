@@ -66,6 +66,8 @@ class Questions:
         """What the pullback itself found in a pass that is looked at closely."""
         self.audit: Audit | None = None
         """What the last look found."""
+        self.most: int | None = None
+        """How many paths at once there was room for, where more were tried."""
         self.said: set[str] = set()
         """The names of faults that were said already."""
 

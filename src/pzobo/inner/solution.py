@@ -31,11 +31,14 @@ class Solution:
         self._inner, self._y = inner, y
         self._versions = [t._version for t in (*inner.variables, *y)]
 
-    def _measure(self, what: Callable[[Z, Leaves, Tree], Tensor]) -> float:
+    def _check(self) -> None:
         if [t._version for t in (*self._inner.variables, *self._y)] != self._versions:
             raise StaleError(
                 "x or y was changed in place since the solve; ask for statistics before the optimizer's step."
             )
+
+    def _measure(self, what: Callable[[Z, Leaves, Tree], Tensor]) -> float:
+        self._check()
         if self._inner.kernel.loss is None:
             raise StaleError("There is no inner loss to measure: a black box without one has no such statistics.")
         with torch.no_grad(), self._inner.replay.again():
@@ -60,6 +63,27 @@ class Solution:
         return self._measure(lambda *at: trees.norm(self._inner.kernel.gradient(*at)))
 
     @property
+    def steps(self) -> int:
+        """How many inner steps were made: those of the solver, or fewer with `tol`. 0 where it makes none."""
+        return self._inner.call.steps if isinstance(self._inner.solver, Iterative) else 0
+
+    @property
+    def state(self) -> Leaves:
+        """The solver's state after the path (momenta, moments), for another call: `argmin(x, y, state=...)`.
+
+        A call that began with a state has kept it. Else the path is walked once more.
+        """
+        inner = self._inner
+        if not isinstance(inner.solver, Iterative):
+            return ()
+        if inner.call.reached.state is None:
+            self._check()
+            with torch.no_grad(), inner.replay.again():
+                feed = inner.feed(inner.variables)
+                inner.call.reached.state = inner.kernel.path(feed, inner.y0, state=inner.call.state)[1]
+        return inner.call.reached.state
+
+    @property
     def finite(self) -> bool:
         """Whether all of y^N is finite."""
         return trees.is_finite(self._y)
@@ -76,12 +100,22 @@ def diagnose(inner: InnerProblem) -> str:
         fine.append(trees.is_finite(y))
 
     with inner.replay.again():
-        inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
-    step = fine.index(False) if False in fine else solver.steps
+        inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit, state=inner.call.state)
+    step = fine.index(False) if False in fine else len(fine)
     if step == 0:
         return "y0 holds NaN or infinity: the inner path must start at finite numbers."
     return (
         f"The inner path left the finite numbers at step {step} of {solver.steps}. Try a smaller inner learning rate "
-        f"(now lr={getattr(solver, 'lr', None)}), a start y0 nearer to the solution, or look whether the inner loss is "
+        f"(now lr={_rate(inner)}), a start y0 nearer to the solution, or look whether the inner loss is "
         "finite there."
     )
+
+
+def _rate(inner: InnerProblem) -> str:
+    """The learning rate of the last step, where it is one number."""
+    solver, numbers = inner.solver, inner.kernel.numbers
+    if numbers is None or solver.constant:
+        return str(getattr(solver, "lr", None))
+    *_, (z, _, _) = inner.feed(inner.variables)
+    rates = [float(part.lr) for part in numbers.bind(z).solvers if hasattr(part, "lr")]
+    return " or ".join(f"{rate:.3g}" for rate in sorted(set(rates)))

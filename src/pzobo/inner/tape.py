@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class Tape:
         self._runs: list[tuple[int, tuple[int, ...], Run, Any]] = []
         kernel = inner.kernel
         before, after = _cut(inner.feed(inner.variables), first)
-        y, state = kernel.path(before, inner.y0)
+        y, state = kernel.path(before, inner.y0, state=inner.call.state)
         index = first
         for slots, feed in _by_slots(after, inner.points, first):
             for run in runs(feed):
@@ -33,7 +34,8 @@ class Tape:
                 self._runs.append((index, slots, run, points))
                 index += run.turns
         self.y: Leaves = y
-        self._state: Leaves = state
+        self.state: Leaves = state
+        self._first = first
 
     def pull(self, v: Leaves) -> Leaves:
         """(dy^N/dz)^T v."""
@@ -41,12 +43,12 @@ class Tape:
         # Where the lengths of differences are looked for, step by step.
         looking = self._products == "difference" and self._inner.questions.closely
         back = self._step_by_step if looking else self._in_one_call
-        bars = v, trees.zeros(self._state)
+        bars = v, trees.zeros(self.state)
         for index, slots, run, points in reversed(self._runs):
             bars, found = back(index, slots, run, points, bars)
             for where, part in found:
                 parts[where] = trees.add(parts[where], part) if where in parts else part
-        return self._inner.cotangents(parts)
+        return self._inner.cotangents(parts, None if self._first else bars[0])
 
     def _in_one_call(
         self, index: int, slots: tuple[int, ...], run: Run, points: Any, bars: tuple[Leaves, Leaves]
@@ -72,7 +74,8 @@ class Tape:
         for t in reversed(range(run.turns)):
             where = (index + t) % len(inner.points)
             y, state = (tuple(leaf[t] for leaf in leaves) for leaves in points)
-            pull = transpose(inner, inner.points[where], y, state, slots, self._products, nothing)
+            point = replace(inner.points[where], z=inner.call.stepped(inner.points[where].z, index + t))
+            pull = transpose(inner, point, y, state, slots, self._products, nothing)
             *after, by_z = pull(*bars)
             bars = after[0], after[1]
             found.append((where, by_z))

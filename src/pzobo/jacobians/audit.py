@@ -20,7 +20,7 @@ from pzobo.inner.questions import Finding
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps
 from pzobo.tensors.trees import Leaves
-from pzobo.zeroth_order.directions import Rademacher, Space
+from pzobo.zeroth_order.directions import Rademacher, Space, drawn_by
 
 STEPS = (0.1, 0.01, 0.001)
 """Lengths of the steps along an answer, relative to the size of x: that of an outer step first."""
@@ -107,7 +107,7 @@ def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claime
 def random_signs(inner: InnerProblem, key: int) -> Leaves:
     """One direction of the variables, of random signs."""
     space = Space.of(inner.variables)
-    drawn = space.split(Rademacher().draw(key, 0, 1, space), inner.variables)
+    drawn = space.split(drawn_by(Rademacher(), key, 0, 1, space), inner.variables)
     return tuple(s.to(t.dtype) for s, t in zip(drawn, inner.variables, strict=True))
 
 
@@ -213,7 +213,8 @@ def _at_their_ends(inner: InnerProblem, v: Leaves, along: Leaves) -> bool:
     """Whether twice as many steps leave the slope as it is."""
     h = STEPS[0] * float(probe_size(inner.variables, along))
     slopes = []
-    ends = [(trees.add(inner.variables, along, e), inner.y0) for e in (h, -h)]
+    moved = [trees.add(inner.variables, along, e) for e in (h, -h)]
+    ends = [(values, inner.start(values)) for values in moved]
     for _ in range(2):
         with inner.replay.again():
             ends = [(values, inner.kernel.path(inner.feed(values), y0)[0]) for values, y0 in ends]
@@ -279,15 +280,23 @@ def _found(name: str, value: float, holds: bool, sentence: str, advice: str) -> 
     return Finding(name, value, holds, sentence if holds else f"{sentence} {advice}")
 
 
-def signal_finding(relative_error: float, p: int, directions: int) -> Finding:
-    """How much of an answer from random directions is signal: 1 / (1 + r) of its squared length."""
+def signal_finding(relative_error: float, p: int, directions: int, of_start: int = 0) -> Finding:
+    """How much of an answer from random directions is signal: 1 / (1 + r) of its squared length.
+
+    `of_start` of the p variables are in y0, which requires a gradient.
+    """
     signal = 1.0 / (1.0 + relative_error)
     return _found(
         "signal",
         signal,
         signal >= 0.1,
         f"{signal:.2g} of the answer's squared length is signal: Q = {directions} directions for p = {p} variables.",
-        "The rest is the noise of random directions. Use more of them, "
+        (
+            f"{of_start} of them are in y0, which requires a gradient: detach it if it is not learned. "
+            if of_start
+            else ""
+        )
+        + "The rest is the noise of random directions. Use more of them, "
         'at="z" if prepare gives fewer variables, or Unrolled or Implicit, which have none of it.',
     )
 

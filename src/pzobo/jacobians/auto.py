@@ -177,6 +177,8 @@ def _fits(jacobian: Jacobian, inner: InnerProblem) -> bool:
         jacobian.check(inner.solver)
     except RequirementError:
         return False
+    if inner.kernel.loss is None and jacobian.needs_loss:
+        return False
     return not inner.solver.opaque or isinstance(jacobian, PZOBO)
 
 

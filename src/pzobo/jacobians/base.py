@@ -14,7 +14,7 @@ from pzobo.tensors.trees import Leaves
 Level = Literal["x", "z"]
 
 NEEDS = {
-    "gradient": "the gradient of g",
+    "gradient": "a path that ends at a minimum of g",
     "path": "a path of gradient steps",
     "map": "the fixed point of the solver's own update",
     "function": "a differentiable formula for y",
@@ -39,6 +39,11 @@ class Jacobian(ABC):
     def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
         """What evaluations that do not share its assumptions say of its answer to v; see `pzobo.jacobians.audit`."""
         return []
+
+    @property
+    def needs_loss(self) -> bool:
+        """Whether it evaluates g itself, where the solver does not."""
+        return any("gradient" in need for need in self.requirements())
 
     @property
     def only_at_z(self) -> bool:
@@ -108,6 +113,11 @@ def _advice(solver: Any) -> str:
         return (
             "With a black box use PZOBO, or Direct as the control; or pzobo.smooth around the whole objective (HOZOG). "
             "If g can be written as a torch function, solver=ClosedForm(fn) lets Implicit work from fn's answer."
+        )
+    if "gradient" not in solver.gives:
+        return (
+            "Its weight decay is no part of g, and moves that end: use Unrolled, ForwardMode or PZOBO, or a solver "
+            "whose weight decay is added to g, as that of Adam."
         )
     if "function" in solver.gives:
         return "With a closed form use Unrolled() or ForwardMode (which differentiate it), Implicit(CG) or PZOBO."

@@ -78,8 +78,8 @@ def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:
 def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
     """The tangent of y^N, carried along beside the path."""
     kernel = inner.kernel
-    y, state = inner.y0, kernel.solver.init(inner.y0)
-    carry = y, state, trees.zeros(y), trees.zeros(state)
+    y, state = inner.y0, inner.call.first_state(inner.y0)
+    carry = y, state, inner.start_along(u), trees.zeros(state)
     if compiled:
         # Parts of one long vector: torch.compile cannot take their places in it where batches differ in length.
         u = tuple(d.clone() for d in u)

@@ -61,14 +61,16 @@ class CG(Inverse):
     def apply(self, system: System, v: Leaves) -> Leaves:
         square = trees.dot(v, v)
         finite = square.isfinite()
-        start = trees.zeros(v), v, v, square, torch.where(finite, 1.0, 0.0).to(square.dtype)
+        # The curvature of no direction yet: nothing to stop at, unless v is not finite.
+        start = trees.zeros(v), trees.copy(v), trees.copy(v), square, torch.where(finite, 1.0, 0.0).to(square.dtype)
         given = v, self.tol**2 * square, finite, self.damping or None
-        answer, (failed, curvature, system.left) = system.series(
+        answer, (least, system.left) = system.series(
             self._turn, self._finish, self.steps, start, given, draws=1, going=self._going
         )
-        if failed:
+        curvature = float(least)
+        if not curvature > 0:
             raise CurvatureError(
-                f"Conjugate gradients met a direction of curvature {float(curvature):.2e}: the inner "
+                f"Conjugate gradients met a direction of curvature {curvature:.2e}: the inner "
                 "Hessian is not positive definite at y^N. Run more inner steps, regularise the inner loss, use "
                 "CG(damping=...), or a Jacobian that needs no solution: Unrolled or PZOBO."
             )
@@ -82,22 +84,26 @@ class CG(Inverse):
 
     @staticmethod
     def _turn(at: Place, carry: Any, given: Any) -> Any:
-        q, r, p, square, _ = carry
+        q, r, p, square, before = carry
+        going = CG._going(carry, given)
+        into = (q, r, p) if at.owns else (None, None, None)
         hp = at.product(p)[0]
         if given[3] is not None:
             hp = trees.add(hp, p, given[3])
         bend = trees.dot(p, hp)
-        length = square / bend
-        q, r = trees.add(q, p, length), trees.add(r, hp, -length)
+        length = torch.where(going, square / bend, 0.0).to(square.dtype)
+        q, r = trees.add(q, p, length, into[0]), trees.add(r, hp, -length, into[1])
         after = trees.dot(r, r)
-        return q, r, trees.add(r, p, after / square), after, bend / trees.dot(p, p)
+        curvature = torch.where(going, bend / trees.dot(p, p), before)
+        ratio = torch.where(going, after / square, 0.0).to(square.dtype)
+        return q, r, trees.add(r, p, ratio, into[2]), after, curvature
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
         (q, r, *_, curvature), (v, _, finite, _) = carry, given
         # From a v that is not finite the answer is not finite either, as a gradient scaler expects.
-        q = tuple(torch.where(finite, a, b) for a, b in zip(q, v, strict=True))
-        return trees.mul(at.product(q)[1], -1.0), (finite & ~(curvature > 0), curvature, r)
+        q = tuple(torch.where(finite.to(a.device), a, b) for a, b in zip(q, v, strict=True))
+        return trees.mul(at.by_z(q), -1.0), (torch.where(finite, curvature, 1.0), r)
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class FixedPoint(Inverse):
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         state = system.inner.kernel.solver.init(system.y) if self.lr is None else ()
-        start = v, trees.zeros(state), v
+        start = trees.copy(v), trees.zeros(state), v
         answer, left = system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))
         system.left = left if self.steps > 1 else ()
         return answer
@@ -135,8 +141,9 @@ class FixedPoint(Inverse):
     def _turn(at: Place, carry: Any, given: Any) -> Any:
         w, w_state, _ = carry
         y_bar, w_state, _ = _transposed_map(at, w, w_state, given)
-        after = trees.add(given[0], y_bar)
-        return after, w_state, trees.add(after, w, -1.0)
+        into = (y_bar, w) if at.owns else (None, None)
+        after = trees.add(given[0], y_bar, into=into[0])
+        return after, w_state, trees.add(after, w, -1.0, into[1])
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
@@ -173,18 +180,20 @@ class Neumann(Inverse):
         freeze(self)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        answer, system.left = system.series(self._turn, self._finish, self.terms, (v, v), (self.step,))
+        start = trees.copy(v), trees.copy(v)
+        answer, system.left = system.series(self._turn, self._finish, self.terms, start, (self.step,))
         return answer
 
     @staticmethod
     def _turn(at: Place, carry: Any, given: Any) -> Any:
         q, r = carry
-        r = trees.add(r, at.product(r)[0], -given[0])
-        return trees.add(q, r), r
+        into = carry if at.owns else (None, None)
+        r = trees.add(r, at.product(r)[0], -given[0], into[1])
+        return trees.add(q, r, into=into[0]), r
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
-        return at.product(trees.mul(carry[0], -given[0]))[1], carry[1]
+        return at.by_z(trees.mul(carry[0], -given[0])), carry[1]
 
 
 @dataclass(frozen=True)

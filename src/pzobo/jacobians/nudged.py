@@ -37,7 +37,7 @@ class Nudged(Jacobian):
     steps: int | None = None
     symmetric: bool = True
 
-    needs = (frozenset({"path"}),)
+    needs = (frozenset({"gradient"}), frozenset({"path"}))
     own_batches = True
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Nudged(Jacobian):
 
             def nudged(e: Tensor) -> Leaves:
                 inner.replay.rewind()
-                return inner.kernel.path(in_turn(pairs, steps), y, shift=trees.mul(v, e))[0]
+                return inner.kernel.path(inner.call.along(in_turn(pairs, steps)), y, shift=(v, e))[0]
 
             with inner.replay.again():
                 up = nudged(e)

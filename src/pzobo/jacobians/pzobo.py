@@ -10,7 +10,7 @@ from pzobo.inner.problem import InnerProblem
 from pzobo.jacobians.directional import At, Directional
 from pzobo.tensors.trees import Leaves
 from pzobo.zeroth_order.directions import Gaussian, Sampler
-from pzobo.zeroth_order.estimate import Change, check_mu, difference
+from pzobo.zeroth_order.estimate import Change, Changes, check_mu, difference, differences
 from pzobo.zeroth_order.noise import check_noise, noise_floor
 
 
@@ -45,6 +45,11 @@ class PZOBO(Directional):
 
     def change(self, inner: InnerProblem, y: Leaves, functional: bool) -> tuple[Change, float]:
         return difference(lambda w: inner.again(w, functional), y, inner.variables, self.mu, self.antithetic)
+
+    def changes(self, inner: InnerProblem, y: Leaves) -> Changes | None:
+        if not inner.solver.side_by_side:
+            return None
+        return differences(inner.again_all, y, inner.variables, self.mu, self.antithetic)
 
     def floor(self, inner: InnerProblem, y: Leaves) -> Tensor | None:
         check_noise(inner.variables, self.mu, self.sampler)

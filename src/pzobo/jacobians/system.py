@@ -12,16 +12,25 @@ from torch import Tensor
 from pzobo.inner.kernel import Kernel, Products, Z
 from pzobo.inner.loops import number, runs
 from pzobo.inner.problem import InnerProblem, Point
-from pzobo.inner.products import Transpose, linearize, probe, transpose
+from pzobo.inner.products import Linearization, Transpose, linearize, probe, transpose
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Tree
+
+LOOK = 5
+"""How often a series on another device than the CPU is asked whether it goes on: each time, the host waits for it."""
 
 
 class Place(Protocol):
     """A point (z, batch) at y^N, where products are taken."""
 
+    owns: bool
+    """Whether a turn may write into what it carries."""
+
     def product(self, q: Leaves) -> tuple[Leaves, Leaves]:
         """(d2g/dy2) q, and (d2g/dz dy) q where it is asked for."""
+
+    def by_z(self, q: Leaves) -> Leaves:
+        """(d2g/dz dy) q alone."""
 
     def pull(self, state: Leaves, y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         """The transposed derivative of the solver's step, from one state: cotangents of (y', state') to those of
@@ -61,7 +70,7 @@ class System:
     def mixed(self, q: Leaves) -> Leaves:
         """-(d2g/dz dy) q."""
         index = self.last()
-        by_z = self.at(index, self.inner.points[index].slots).product(q)[1]
+        by_z = self.at(index, self.inner.points[index].slots).by_z(q)
         return self.inner.cotangents({index: trees.mul(by_z, -1.0)})
 
     def series(
@@ -77,10 +86,11 @@ class System:
         """carry <- term(place, carry, given), `turns` times; then (cotangents of z, ...) by `finish`.
 
         Args:
-            term: one turn. A static function: compiled code is kept by its name.
+            term: one turn. A static function: compiled code is kept by its name. Where the place `owns` the carry it
+                may write into it. A turn that comes after `going` said no changes nothing.
             finish: gives the cotangents of its place's z, and whatever else is to be known.
             turns: how many, at most.
-            carry: what the first turn gets.
+            carry: what the first turn gets: tensors that nobody else needs.
             given: tensors, numbers and None that all turns see.
             draws: how many points the turns have; by default each has its own.
             going: (carry, given) -> whether there is another turn.
@@ -100,12 +110,14 @@ class System:
     def _eager(
         self, term: Turn, finish: Turn, feed: list[tuple[int, int]], last: int, carry: Any, given: Any, going: Any
     ) -> Any:
+        every = 1 if all(t.device.type == "cpu" for t in self.y) else LOOK
         for index, turns in feed:
             place = self.at(index)
-            for _ in range(turns):
-                if going is not None and not going(carry, given):
+            for t in range(turns):
+                if going is not None and t % every == 0 and not going(carry, given):
                     break
                 carry = term(place, carry, given)
+            del place  # the graph that it keeps is as large as y
         return finish(self.at(last, self.inner.points[last].slots), carry, given)
 
     def _compiled(
@@ -142,6 +154,8 @@ class System:
 class _Here:
     """A place in eager code, or with each product compiled on its own: what is needed for many products is kept."""
 
+    owns = True
+
     def __init__(
         self, inner: InnerProblem, point: Point, y: Leaves, slots: tuple[int, ...], products: Products
     ) -> None:
@@ -153,15 +167,22 @@ class _Here:
         rewind = self._inner.replay.rewind
         return linearize(self._inner, self._point, self._y, self._slots, self._products, rewind)
 
+    def by_z(self, q: Leaves) -> Leaves:
+        found: Leaves = self.product.by_z(q) if isinstance(self.product, Linearization) else self.product(q)[1]
+        return found
+
     def pull(self, state: Leaves, y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         if self._transpose is None:
             rewind = self._inner.replay.rewind
-            self._transpose = transpose(self._inner, self._point, self._y, state, self._slots, self._products, rewind)
+            at = self._inner, self._point, self._y, state, self._slots
+            self._transpose = transpose(*at, self._products, rewind, numbers=False)
         return self._transpose(y_bar, state_bar)
 
 
 class _There:
     """A place inside of compiled code."""
+
+    owns = False
 
     def __init__(
         self,
@@ -179,7 +200,9 @@ class _There:
     def product(self, q: Leaves) -> tuple[Leaves, Leaves]:
         return self.kernel.curvature(self.z, self.y, self.batch, q, self.slots, self.products, self.probe)
 
+    def by_z(self, q: Leaves) -> Leaves:
+        return self.product(q)[1]
+
     def pull(self, state: Leaves, y_bar: Leaves, state_bar: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-        return self.kernel.adjoint(
-            self.z, self.y, state, self.batch, y_bar, state_bar, self.slots, self.products, self.probe
-        )
+        at = self.z, self.y, state, self.batch
+        return self.kernel.adjoint(*at, y_bar, state_bar, self.slots, self.products, self.probe, numbers=False)

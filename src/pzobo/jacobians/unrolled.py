@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from pzobo.inner.kernel import Products, each
+from pzobo.errors import RequirementError
+from pzobo.inner.kernel import Products, Z, each
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import Linearization, Transpose, check_products, through, transpose
 from pzobo.inner.questions import Finding
@@ -18,6 +21,7 @@ from pzobo.jacobians.base import Jacobian, refuse_memory, refuse_random
 from pzobo.options import whole
 from pzobo.tensors import trees
 from pzobo.tensors.attach import Pullback
+from pzobo.tensors.replay import uncached
 from pzobo.tensors.trees import Leaves
 
 Kept = tuple[int, Callable[[], Transpose]]
@@ -35,11 +39,14 @@ class Unrolled(Jacobian):
         products: how products with second derivatives are made. "autodiff" differentiates backwards twice; "forward"
             is forward over backward, as exact, and keeps no graph; "difference" takes central differences of
             first-order gradients (Hessian-free).
+        offload: keep the path's y in the memory of the host, as `checkpoint` keeps it on the device; not with
+            compile=True.
     """
 
     last: int | None = None
     checkpoint: bool = False
     products: Products = "autodiff"
+    offload: bool = False
 
     def __post_init__(self) -> None:
         check_products(self.products)
@@ -52,14 +59,21 @@ class Unrolled(Jacobian):
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:
         if "function" in inner.solver.gives:
             return _through_formula(inner)
-        steps = inner.solver.steps
+        conditions: Callable[[], AbstractContextManager[Any]] = inner.replay.first
+        if inner.call.tol:  # a path that is not kept tells how many steps there are
+            inner.base()
+            conditions = inner.replay.again
+        steps = inner.call.steps
         first = 0 if self.last is None else max(0, steps - self.last)
         if inner.kernel.compile:
-            return self._compiled(inner, first)
+            if self.offload:
+                raise RequirementError("Unrolled(offload=True) keeps points one by one, and compiled code does not.")
+            return self._compiled(inner, first, conditions)
         tape: deque[Kept] = deque()
-        keep_graph = not (self.checkpoint or self.products != "autodiff")
-        with inner.replay.first():
+        keep_graph = not (self.checkpoint or self.offload or self.products != "autodiff")
+        with conditions(), uncached():
             y, state = (_keep_graph if keep_graph else self._keep_points)(inner, first, tape)
+        inner.call.keep(state)
 
         def pullback(v: Leaves) -> Leaves:
             y_bar, state_bar = v, trees.zeros(state)
@@ -71,13 +85,16 @@ class Unrolled(Jacobian):
                     y_bar, state_bar, by_z = step()(y_bar, state_bar)
                     parts[index] = trees.add(parts[index], by_z) if index in parts else by_z
             self._find(inner)
-            return inner.cotangents(parts)
+            return inner.cotangents(parts, None if first else y_bar)
 
         return y, pullback
 
-    def _compiled(self, inner: InnerProblem, first: int) -> tuple[Leaves, Pullback]:
-        with inner.replay.first():
+    def _compiled(
+        self, inner: InnerProblem, first: int, conditions: Callable[[], AbstractContextManager[Any]]
+    ) -> tuple[Leaves, Pullback]:
+        with conditions():
             tape = Tape(inner, first, self.products)
+        inner.call.keep(tape.state)
         refuse_random(inner, "Unrolled with compile")
 
         def pullback(v: Leaves) -> Leaves:
@@ -102,37 +119,51 @@ class Unrolled(Jacobian):
         points, replay = inner.points, inner.replay
         count = 0
 
-        def visit(z: object, y: Leaves, state: Leaves, batch: object) -> None:
+        def visit(z: Z, y: Leaves, state: Leaves, batch: object) -> None:
             nonlocal count
-            index, point = count % len(points), points[count % len(points)]
+            index = count % len(points)
+            point = replace(points[index], z=z)
             if count >= first:
-                drawn = replay.now()
+                drawn, back = replay.now(), _aside(y, state) if self.offload else lambda: (y, state)
                 tape.append(
                     (
                         index,
                         lambda: transpose(
-                            inner, point, y, state, point.slots, self.products, lambda: replay.rewind(drawn)
+                            inner, point, *back(), point.slots, self.products, lambda: replay.rewind(drawn)
                         ),
                     )
                 )
             count += 1
 
-        return inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit)
+        return inner.kernel.path(inner.feed(inner.variables), inner.y0, visit=visit, state=inner.call.state)
 
 
 def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Leaves, Leaves]:
     """The path, with the graph of each step's gradient kept for the backward pass."""
-    kernel, solver = inner.kernel, inner.solver
-    y, state = inner.y0, solver.init(inner.y0)
+    kernel = inner.kernel
+    y, state = inner.y0, inner.call.first_state(inner.y0)
     for t, (z, batch) in enumerate(each(inner.feed(inner.variables))):
         if t < first:
             y, state = kernel.step(z, y, state, batch)
             continue
         index = t % len(inner.points)
-        linear = Linearization(kernel, z, y, batch, inner.points[index].slots)
-        tape.append((index, _kept(through(solver, linear, linear.gradient, y, state))))
-        y, state = solver.update(linear.gradient, y, state)
+        slots = inner.points[index].slots
+        linear = Linearization(kernel, z, y, batch, slots)
+        tape.append((index, _kept(through(kernel, z, slots, linear, linear.gradient, y, state))))
+        y, state = kernel.solver_at(z).update(linear.gradient, y, state)
     return y, state
+
+
+def _aside(y: Leaves, state: Leaves) -> Callable[[], tuple[Leaves, Leaves]]:
+    """y and the state put into the host's memory, and how to get them back."""
+    devices = [t.device for t in (*y, *state)]
+    kept, count = [t.cpu() for t in (*y, *state)], len(y)
+
+    def back() -> tuple[Leaves, Leaves]:
+        leaves = tuple(t.to(device) for t, device in zip(kept, devices, strict=True))
+        return leaves[:count], leaves[count:]
+
+    return back
 
 
 def _kept(pull: Transpose) -> Callable[[], Transpose]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pzobo.argmin import Argmin
+from pzobo.distributed.ranks import Ranks
+from pzobo.distributed.splits import ambient
 from pzobo.errors import OptionError
 from pzobo.jacobians import PZOBO
 from pzobo.jacobians.base import Jacobian
@@ -88,10 +90,13 @@ class Heads(Learning):
         weights = next(iter(self.x["backbone"].values()))
         shape = (problem.ways, self.model.net.out_features)
         self.mean: Head = {"weight": weights.new_zeros(shape), "bias": weights.new_zeros(shape[:1])}
+        self._found: list[Head] = []
+        """The heads of the meta-batch, piece by piece."""
+        self._tasks = problem.meta_batch
         self.argmin = Argmin(
             self._inner_loss,
             solver=learner.solver,
-            jacobian=learner.jacobian,
+            jacobian=learner.jacobian.at_start(),
             prepare=self._prepare,
             compile=learner.compile,
         )
@@ -125,12 +130,27 @@ class Heads(Learning):
 
     def outer(self, episodes: Episodes) -> Tensor:
         y = self.heads(episodes)
-        if self.learner.begin == "mean":
-            self.mean = {name: t.detach().mean(0) for name, t in y.items()}
+        self._found.append({name: t.detach() for name, t in y.items()})
         return task_loss(self.predict(y, episodes), episodes.query_labels)
 
+    def rewind(self, state: dict[str, Any]) -> None:
+        self.argmin.load_state_dict(state["argmin"])
+
+    def settle(self, ranks: Ranks) -> None:
+        self._tasks = len(self._found[-1]["bias"])
+        if self.learner.begin == "mean":
+            sums_of = {name: torch.cat([y[name] for y in self._found]).sum(0) for name in self.mean}
+            self.mean = {name: ranks.sum(t) / self.problem.meta_batch for name, t in sums_of.items()}
+        self._found = []
+
     def inner_loss(self) -> float | None:
-        return float(self.argmin.last.inner_loss) / self.problem.meta_batch if self.step else None
+        """The mean over tasks; with pieces, over those of the last one."""
+        if not self.step:
+            return None
+        here = torch.tensor([float(self.argmin.last.inner_loss), self._tasks], dtype=torch.float64)
+        split = ambient("tasks")
+        value, tasks = (here if split is None else split.ranks.sum(here)).tolist()
+        return float(value / tasks)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"mean": self.mean, "argmin": self.argmin.state_dict()}

@@ -14,11 +14,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pzobo import deprecated
+from pzobo.distributed.ranks import ALONE, Ranks
+from pzobo.distributed.rows import sums
+from pzobo.distributed.splits import ambient
+from pzobo.errors import RequirementError
 from pzobo.meta.problem import FewShot, Model, Part
 from pzobo.meta.tasks import Episodes
 from pzobo.outer.objective import Objective
+from pzobo.tensors import trees
+from pzobo.tensors.attach import attach
 from pzobo.tensors.seeds import mix
-from pzobo.tensors.trees import Tree
+from pzobo.tensors.trees import Leaves, Plan, Tree, unique
 
 
 def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -93,12 +99,52 @@ class Learning(Objective):
 
     def outer_loss(self) -> Tensor:
         count = self.problem.meta_batch
-        episodes = self.tasks.batch(self.step * count, count)
-        with torch.random.fork_rng():
-            torch.manual_seed(mix(self.seed, self.step))
-            value = self.outer(episodes)
+        split = ambient("tasks")
+        ranks = ALONE if split is None else split.used()
+        if count < ranks.count:
+            raise RequirementError(
+                f'split="tasks": a meta-batch of {count} tasks is too small for {ranks.count} ranks.'
+            )
+        begin, end = (count * r // ranks.count for r in (ranks.rank, ranks.rank + 1))
+        pieces = self.problem.cuts(self.step * count + begin, end - begin)
+        value = self._piece(*pieces[0]) if len(pieces) == ranks.count == 1 else self._sum(pieces, ranks)
+        self.settle(ranks)
         self.step += 1
         return value
+
+    def _piece(self, first: int, count: int) -> Tensor:
+        episodes = self.tasks.batch(first, count)
+        with torch.random.fork_rng():
+            torch.manual_seed(mix(self.seed, self.step))
+            return self.outer(episodes)
+
+    def _sum(self, pieces: list[tuple[int, int]], ranks: Ranks) -> Tensor:
+        """The mean over all tasks, of which other ranks may have some. Each piece is differentiated before the next
+        begins, so that one is in memory."""
+        leaves = unique(Plan.take(self.x)[0])
+        total = torch.zeros((), dtype=self.problem.dtype, device=leaves[0].device)
+        gradient = trees.zeros(leaves)
+        before = self.state_dict()
+        for first, count in pieces:
+            self.rewind(before)
+            value = self._piece(first, count) * (count / self.problem.meta_batch)
+            total += value.detach()
+            if torch.is_grad_enabled():
+                gradient = trees.add(gradient, torch.autograd.grad(value, leaves, materialize_grads=True))
+        if ranks.count > 1:
+            total, *summed = sums(ranks, [total, *gradient])
+            gradient = tuple(summed)
+
+        def pullback(v: Leaves) -> Leaves:
+            return trees.mul(gradient, v[0])
+
+        return attach((total,), pullback, leaves)[0]
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Before a piece of a meta-batch: draw what the pieces before it drew. `state` is that of the step's begin."""
+
+    def settle(self, ranks: Ranks) -> None:
+        """After the last piece: go on to the next step. Each rank has had some of the tasks."""
 
     def evaluate(self, part: Part = "val", tasks: int | None = None) -> dict[str, float]:
         """Mean accuracy over tasks, half the width of its 95 % interval, and the mean loss.
@@ -109,20 +155,28 @@ class Learning(Objective):
         """
         count = self.problem.eval_tasks if tasks is None else tasks
         drawn = self.problem.tasks(part)
-        right, losses = [], []
+        cuts = list(self._cuts_of(count))
+        right, losses = torch.zeros(count, dtype=torch.float64), torch.zeros(len(cuts), dtype=torch.float64)
+        split = ambient("tasks")
+        ranks = ALONE if split is None else split.ranks
         with torch.no_grad(), torch.random.fork_rng(), evaluating(self.model.net):
-            for first in range(0, count, self.problem.meta_batch):
-                episodes = drawn.batch(first, min(self.problem.meta_batch, count - first))
+            for i in range(ranks.rank, len(cuts), ranks.count):
+                some = slice(cuts[i][0], sum(cuts[i]))
+                episodes = drawn.batch(*cuts[i])
                 logits = self.logits(episodes)
-                right.append((logits.argmax(-1) == episodes.query_labels).double().mean(1))
-                losses.append(task_loss(logits, episodes.query_labels).double() * len(logits))
-        accuracy = torch.cat(right)
+                right[some] = (logits.argmax(-1) == episodes.query_labels).double().mean(1).cpu()
+                losses[i] = task_loss(logits, episodes.query_labels).double() * len(logits)
+        accuracy, losses = ranks.sum(right), ranks.sum(losses)
         spread = float(accuracy.std()) if count > 1 else math.nan
         return {
             "accuracy": float(accuracy.mean()),
             "interval": 1.96 * spread / math.sqrt(count),
-            "loss": float(torch.stack(losses).sum()) / count,
+            "loss": float(losses.sum()) / count,
         }
+
+    def _cuts_of(self, count: int) -> Iterator[tuple[int, int]]:
+        for first in range(0, count, self.problem.meta_batch):
+            yield from self.problem.cuts(first, min(self.problem.meta_batch, count - first))
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step}

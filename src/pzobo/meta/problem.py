@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -75,6 +76,10 @@ class FewShot:
             depend on the other queries. Statistics never mix tasks.
         train_tasks: how many different training tasks there are, or None for no end to them.
         eval_tasks: how many tasks an evaluation takes.
+        pieces: in how many pieces a meta-batch is differentiated, one after the other. With more, less is in memory at
+            once. The numbers are the same to rounding where nothing is random but directions in x: `PZOBO(at="x")` and
+            ES-MAML take one direction for all pieces. Directions in z and the masks of DropBlock repeat from piece
+            to piece; and a few steps of `CG` see other Krylov spaces.
         dtype: of images and weights.
     """
 
@@ -87,13 +92,16 @@ class FewShot:
     norm: Norm = "transductive"
     train_tasks: int | None = 20_000
     eval_tasks: int = 600
+    pieces: int = 1
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         if self.norm not in ("transductive", "inductive"):
             raise OptionError(f'FewShot: norm={self.norm!r}: must be "transductive" or "inductive".')
-        for name in ("meta_batch", "eval_tasks"):
+        for name in ("meta_batch", "eval_tasks", "pieces"):
             whole(f"FewShot: {name}", getattr(self, name))
+        if self.pieces > self.meta_batch:
+            raise OptionError(f"FewShot: pieces={self.pieces}: there are meta_batch={self.meta_batch} tasks to cut.")
         for part in ("train", "val", "test"):
             self.tasks(part)
 
@@ -110,6 +118,14 @@ class FewShot:
             torch.manual_seed(seed)
             net = self.backbone(channels, size)
         return Model(net.to(self.data.train.images.device, self.dtype), self.norm, self.ways)
+
+    def cuts(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Some tasks in pieces that are as equal as can be: the first of each, and how many. No piece has more tasks
+        than those of a meta-batch have."""
+        most = -(-self.meta_batch // self.pieces)
+        pieces = -(-count // most)
+        ends = [first + count * i // pieces for i in range(pieces + 1)]
+        return [(begin, end - begin) for begin, end in itertools.pairwise(ends)]
 
     def to(self, device: str | torch.device) -> FewShot:
         """The same problem with its images, and so its weights, on another device."""

@@ -48,7 +48,11 @@ class Episodes(NamedTuple):
 
     def task(self, i: int) -> Episodes:
         """One of the tasks, as a stack of one."""
-        return Episodes(*(part[i : i + 1] for part in self))
+        return self.some(i, i + 1)
+
+    def some(self, first: int, last: int) -> Episodes:
+        """The tasks from `first` to before `last`."""
+        return Episodes(*(part[first:last] for part in self))
 
 
 @dataclass(frozen=True)

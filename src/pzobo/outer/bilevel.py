@@ -18,7 +18,7 @@ from pzobo.outer.problem import Problem
 from pzobo.solvers import Iterative, Solver
 from pzobo.tensors import trees
 from pzobo.tensors.seeds import mix
-from pzobo.tensors.trees import Tree
+from pzobo.tensors.trees import Leaves, Tree
 
 Mixed = Literal["all", "batch"]
 """The rows of the last product of Implicit and Nudged: all the training data, or the batch of the other products."""
@@ -47,6 +47,14 @@ class Batches:
             raise OptionError("jacobian_batches= needs batch_size=: without it every step sees all the data.")
 
 
+def check_warm_start(warm_start: Any, solver: Solver) -> None:
+    """Refuse what is neither yes, no nor "state", and a state where a solver has none."""
+    if warm_start not in (True, False, "state"):
+        raise OptionError(f'warm_start={warm_start!r}: must be True, False or "state".')
+    if warm_start == "state" and not isinstance(solver, Iterative):
+        raise OptionError(f'warm_start="state" needs a solver that makes steps; {type(solver).__name__} makes none.')
+
+
 class Bilevel(Objective):
     """f(x, y^N(x)), with the hypergradient of a method.
 
@@ -56,10 +64,14 @@ class Bilevel(Objective):
         argmin: the inner problem as a differentiable function.
     """
 
-    def __init__(self, problem: Problem, argmin: Argmin, batches: Batches, warm_start: bool, seed: int) -> None:
+    def __init__(
+        self, problem: Problem, argmin: Argmin, batches: Batches, warm_start: bool | Literal["state"], seed: int
+    ) -> None:
         self.problem, self.argmin, self._warm_start, self._batches = problem, argmin, warm_start, batches
         self.x = problem.start()
-        self.y = problem.y0
+        # In a run x alone is learned: weights of a module, which ask for gradients, are constants here.
+        self._y0 = self.y = optree.tree_map(trees.detach, problem.y0)
+        self._state: Leaves | None = None
         self._steps = argmin.solver.steps if isinstance(argmin.solver, Iterative) else 1
         sizes = (batches.inner, batches.inner, batches.outer)
         self._streams = [
@@ -72,13 +84,17 @@ class Bilevel(Objective):
     def outer_loss(self) -> Tensor:
         problem, data = self.problem, self._data()
         val = problem.val if self._outer is None else self._outer.next()
-        y0 = self.y if self._warm_start else problem.y0
+        y0 = self.y if self._warm_start else self._y0
         reached: list[Tree] = []
+        if self._state is not None:
+            data["state"] = self._state
 
         def value(x: Tree) -> Tensor:
             y = self.argmin(x, y0, **data)
             if not reached:  # the others are perturbed paths
                 reached.append(optree.tree_map(trees.detach, y))
+                if self._warm_start == "state":
+                    self._state = self.argmin.last.state
             return problem.outer_loss(x, y, val)
 
         loss = self.around(value)
@@ -125,6 +141,7 @@ class Bilevel(Objective):
             "batches": [None if b is None else b.position for b in self._streams],
             "y": optree.tree_leaves(self.y),
             "argmin": self.argmin.state_dict(),
+            **({} if self._state is None else {"solver": list(self._state)}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -138,4 +155,6 @@ class Bilevel(Objective):
         if [(t.shape, t.dtype) for t in state["y"]] != [(t.shape, t.dtype) for t in leaves]:
             found = [(tuple(t.shape), t.dtype) for t in state["y"]]
             raise StructureError(f"y has the shapes and dtypes {found} in the saved state.")
+        if "solver" in state:
+            self._state = tuple(t.to(leaves[0].device) for t in state["solver"])
         self.y = plan.build([saved.to(leaf.device) for saved, leaf in zip(state["y"], leaves, strict=True)])

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import optree
 import torch
-from torch import Tensor
 
-from pzobo.errors import OptionError, StructureError
+from pzobo.distributed.splits import Kind, Split, Wire
+from pzobo.errors import OptionError
 from pzobo.options import positive, whole
 from pzobo.outer.arguments import wrong
 from pzobo.outer.every import Every
@@ -22,6 +21,7 @@ from pzobo.outer.loop import Loop
 from pzobo.outer.objective import Objective, Startable
 from pzobo.outer.refit import refit_solver, refitted
 from pzobo.outer.state import RunState
+from pzobo.outer.together import Company, ranked
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.listeners import board, explained, interrupts, obey, summary_writer
 from pzobo.runs.metrics import Metrics
@@ -29,6 +29,7 @@ from pzobo.runs.progress import Progress
 from pzobo.runs.randomness import seeded
 from pzobo.runs.rows import Row
 from pzobo.solvers import Solver
+from pzobo.tensors import trees
 from pzobo.tensors.trees import Tree
 
 
@@ -66,26 +67,10 @@ class Fit:
         Raises:
             StructureError: another structure, shape or dtype; then nothing is written.
         """
-        plans = [optree.tree_flatten(t, none_is_leaf=True) for t in (self.x, tree)]
-        (leaves, structure, *_), (targets, found, *_) = plans
-        if structure != found:
-            raise StructureError(
-                f"copy_to got a tree of the structure {found}, and x has {structure}; for a module give "
-                "dict(module.named_parameters())."
-            )
-        pairs: list[tuple[Any, Any]] = [p for p in zip(targets, leaves, strict=True) if isinstance(p[1], Tensor)]
-        for target, leaf in pairs:
-            if not isinstance(target, Tensor) or (target.shape, target.dtype) != (leaf.shape, leaf.dtype):
-                raise StructureError(f"copy_to got {_kind(target)}, and x has {_kind(leaf)} there.")
-        with torch.no_grad():
-            for target, leaf in pairs:
-                target.copy_(leaf)
+        trees.copy_into(self.x, tree, "copy_to")
 
 
-def _kind(leaf: Any) -> str:
-    return f"{leaf.dtype} of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
-
-
+@ranked
 def fit(
     problem: Any,
     method: Startable,
@@ -111,6 +96,8 @@ def fit(
     refit: bool | Solver = False,
     tensorboard: bool = False,
     progress: bool | None = None,
+    split: Kind | None = None,
+    wire: Wire = "scalars",
 ) -> Fit:
     """Minimise a problem's outer loss by a method, step by step.
 
@@ -151,6 +138,10 @@ def fit(
             `found.refit`.
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.
+        split: what is split over the ranks of torchrun, each of which makes this call: the "directions" of PZOBO,
+            ForwardMode, HOZOG and ES-MAML; the "tasks" of a few-shot learner; or the rows of the "data". Rank 0 has the
+            folder, the progress bar and the messages. In one process nothing changes.
+        wire: what crosses the network with "directions", as in `Argmin`.
 
     Examples:
         >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
@@ -181,14 +172,19 @@ def fit(
         explained(lambda: "Stopped before the first outer step; nothing is saved."),
         contextlib.ExitStack() as stack,
     ):
-        objective = method.start(problem, seed)
+        company = Company(Split.of(split, wire))
+        objective = method.start(company.shared(problem, method), seed)
         run = RunState(objective, optimizer, lr, scheduler, save or {})
         folder = state = None
-        if out is not None:
+        if out is not None or company.many:
             who = identity(problem, method, run.optimizer, run.scheduler, seed, config or {})
+            company.same(who)
+        company.bring(out, resume)
+        if out is not None and company.leads:
             kept = {**(config or {}), **(notes or {})}
-            folder = stack.enter_context(RunFolder(out, who, kept, resume))
+            folder = stack.enter_context(company.folder(out, who, kept, resume))
             state = folder.load()
+        state = company.first(state)
         if state is not None:
             if state["step"] > steps:
                 raise OptionError(
@@ -198,10 +194,13 @@ def fit(
             run.restore(state)
         stack.enter_context(explained(lambda: _saved(run, folder)))
         rows = stack.enter_context(Metrics(None if folder is None else folder.metrics, state and state["metrics"]))
+        rows.rows = company.first(rows.rows)
         if warm_up and run.step < steps:
             run.rehearse()
-        loop = Loop(run, rows, folder, evaluate, evaluate_at_end, every, checkpoint_every, target, seconds, clock)
-        bar = stack.enter_context(Progress(steps, run.step, progress))
+        loop = Loop(
+            run, rows, folder, evaluate, evaluate_at_end, every, checkpoint_every, target, seconds, clock, company
+        )
+        bar = stack.enter_context(Progress(steps, run.step, progress if company.leads else False))
         write = stack.enter_context(board(writer, folder, rows.rows))
         interrupted = stack.enter_context(interrupts())
         try:

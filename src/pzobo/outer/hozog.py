@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from pzobo.argmin import Argmin
 from pzobo.jacobians.direct import Direct
 from pzobo.options import freeze
-from pzobo.outer.bilevel import Batches, Bilevel
+from pzobo.outer.bilevel import Batches, Bilevel, check_warm_start
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
 from pzobo.tensors.trees import Tree
@@ -35,7 +35,8 @@ class HOZOG:
             it is.
         antithetic: central differences.
         batching: "loop" evaluates one by one, "vmap" all together, a number that many at a time.
-        warm_start: start each inner path where the last one ended, instead of at y0.
+        warm_start: start each inner path where the last one ended, instead of at y0. "state" keeps the solver's state
+            too: its momenta and moments.
         batch_size: S, rows of a batch of each inner step; all the training data by default.
         outer_batch_size: D_f, rows of a batch of the outer loss; all the validation data by default.
         compile: as in `Argmin`.
@@ -53,7 +54,7 @@ class HOZOG:
     shrink: bool | float = True
     antithetic: bool = False
     batching: str | int = "loop"
-    warm_start: bool = False
+    warm_start: bool | Literal["state"] = False
     batch_size: int | None = None
     outer_batch_size: int | None = None
     compile: bool = False
@@ -65,6 +66,7 @@ class HOZOG:
         check_sampler(self.sampler, self.shrink)
         check_batching(self.batching)
         self._batches.check(self.solver)
+        check_warm_start(self.warm_start, self.solver)
         freeze(self)
 
     @property

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from pzobo.errors import NonFiniteError, OptionError, RequirementError
+from pzobo.errors import NonFiniteError, OptionError
 from pzobo.outer.every import Every
 from pzobo.outer.objective import Objective
 from pzobo.outer.state import Pending, RunState
+from pzobo.outer.together import Company
 from pzobo.runs.folder import RunFolder
 from pzobo.runs.listeners import Listener, obey
 from pzobo.runs.memory import Peak
 from pzobo.runs.metrics import Metrics
 from pzobo.runs.rows import Row
 from pzobo.tensors import trees
-from pzobo.tensors.checks import scalar
 from pzobo.tensors.trees import Tree
 
 
@@ -42,6 +42,7 @@ class Loop:
         target: float | Callable[[Row], bool] | None,
         seconds: float | None,
         clock: Callable[[], float],
+        company: Company,
     ) -> None:
         self.run, self.rows, self.folder = run, rows, folder
         self.evaluate = evaluate or (lambda objective: objective.evaluate())
@@ -49,7 +50,8 @@ class Loop:
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self.target, self.limit = target, math.inf if seconds is None else seconds
         self.clock = clock
-        self.leaps, self.pace = run.leaps(), 0.0
+        self.company = company
+        self.leaps, self.pace = run.leaps() and not company.many, 0.0
         self.peak = Peak(run.device)
         self.changed = False
         self.y: Tree = None
@@ -57,9 +59,10 @@ class Loop:
     def go(self, steps: int, listeners: Sequence[Listener], interrupted: list[int]) -> str:
         """Step until there is a reason to stop, and say which."""
         run = self.run
+        asked = [] if self.company.many else interrupted
         while run.step < steps:
             if run.pending is None:
-                self.look(listeners)
+                asked = self.look(listeners, interrupted)
             stopped = self.reason()
             if stopped is not None:
                 self.save()
@@ -67,26 +70,25 @@ class Loop:
                 return stopped
             if not self.leap(steps, listeners):
                 self.advance()
-            if interrupted or (self.checkpoint_every and run.step % self.checkpoint_every == 0):
+            if asked or (self.checkpoint_every and run.step % self.checkpoint_every == 0):
                 self.save()
-            obey(interrupted)
+            obey(asked)
         self.save()
         return self.last(listeners)
 
-    def look(self, listeners: Sequence[Listener]) -> None:
-        """The loss at x, its hypergradient, and a row about them."""
+    def look(self, listeners: Sequence[Listener], interrupted: list[int]) -> list[int]:
+        """The loss at x, its hypergradient, and a row about them; and the signals that ask for a stop."""
         run = self.run
-        with self.peak:
-            began = self.clock()
-            loss = scalar(run.objective.outer_loss(), "The outer loss")
-            if not loss.requires_grad:
-                raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
-            run.clear()
-            loss.backward()
-            self.wait()
-            taken = self.clock() - began
-        row = replace(self.row(float(loss.detach())), hypergradient_norm=self.norm(), audit=run.objective.audit())
+        began = self.clock()
+        run.clear()
+        loss = float(run.objective.hypergradient())
+        self.wait()
+        taken = self.clock() - began
+        self.company.check_used()
+        run.seconds, taken, asked = self.company.beat(run.seconds, taken, interrupted, run.variables)
+        row = self.row(self.sound(loss), self.norm(), audit=run.objective.audit())
         self.pend(row, taken, listeners)
+        return asked
 
     def pend(self, row: Row, taken: float, listeners: Sequence[Listener]) -> None:
         """Evaluate the row if it is due, and keep it until its step is made."""
@@ -104,16 +106,15 @@ class Loop:
         turns = run.objective.ahead(self.turns_wanted(steps)) if self.leaps else 0
         if not turns:
             return False
-        with self.peak:
-            began = self.clock()
-            told = run.objective.turns(run.lengths(turns))
-            self.wait()
-            self.pace = (self.clock() - began) / turns
+        began = self.clock()
+        told = run.objective.turns(run.lengths(turns))
+        self.wait()
+        self.pace = (self.clock() - began) / turns
         run.seconds += pending.taken
         for i, (value, norm) in enumerate(zip(told.values, told.norms, strict=True)):
             run.step += 1
             run.seconds += self.pace if i else 0.0
-            row = replace(self.row(value), hypergradient_norm=self.finite(norm))
+            row = self.row(self.sound(value), self.finite(norm))
             if i + 1 < turns:
                 self.tell(row, listeners)
             else:
@@ -139,51 +140,56 @@ class Loop:
         row = self.run.pending.row
         if row.seconds >= self.limit:
             return "seconds"
-        return "target" if row.evaluated and self.reached(row) else None
+        # What was measured may differ in bits from rank to rank: one decides.
+        return "target" if row.evaluated and self.company.first(self.reached(row)) else None
 
     def advance(self) -> None:
         """Make the step of the pending row."""
         run, pending = self.run, self.run.pending
         assert pending is not None
-        with self.peak:
-            began = self.clock()
-            if self.leaps:
-                run.objective.move(run.lengths(1)[0])
-                run.step += 1
-            else:
-                run.advance(pending.row.outer_loss)
-            self.wait()
-            run.seconds += pending.taken + self.clock() - began
+        began = self.clock()
+        if self.leaps:
+            run.objective.move(run.lengths(1)[0])
+            run.step += 1
+        else:
+            run.advance(pending.row.outer_loss)
+        self.wait()
+        run.seconds += pending.taken + self.clock() - began
         run.pending, self.changed = None, True
 
     def last(self, listeners: Sequence[Listener]) -> str:
         """The row after the last step. It leaves no trace, so that a longer run can go on from here."""
         run = self.run
         # A finished run that is resumed has this row already.
-        row = next((r for r in self.rows.after if r.last and r.step == run.step), None)
+        row = self.company.first(next((r for r in self.rows.after if r.last and r.step == run.step), None))
         with run.no_trace():
             run.clear()
             loss = float(run.objective.outer_loss().detach())
             self.y = run.objective.y
             if row is None or row.outer_loss != loss:
-                row = self.measured(self.row(loss, last=True), self.evaluate_at_end)
+                row = self.measured(self.row(self.sound(loss), last=True), self.evaluate_at_end)
         self.tell(row, listeners)
         return "target" if self.reached(row) else "steps"
 
-    def row(self, loss: float, last: bool = False) -> Row:
+    def row(self, loss: float, norm: float | None = None, **more: Any) -> Row:
+        return Row(self.run.step, self.run.seconds, loss, norm, self.peak.megabytes, **more)
+
+    def sound(self, loss: float) -> float:
+        """The outer loss, if it is finite."""
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"The outer loss is {loss} at outer step {self.run.step}: the outer steps may be too long; try a "
                 "smaller outer learning rate."
             )
-        return Row(self.run.step, self.run.seconds, loss, memory=self.peak.megabytes, last=last)
+        return loss
 
     def norm(self) -> float:
         """The norm of the hypergradient."""
         gradients = [g for g in self.run.gradients if g is not None]
-        if not trees.is_finite(gradients):
+        norm = float(trees.norm(gradients, torch.float64)) if gradients else 0.0
+        if not math.isfinite(norm) and not trees.is_finite(gradients):
             self.finite(math.nan)
-        return float(trees.norm([g.double() for g in gradients])) if gradients else 0.0
+        return norm
 
     def finite(self, norm: float) -> float:
         """The norm, if the hypergradient is finite."""
@@ -196,7 +202,7 @@ class Loop:
 
     def measured(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> Row:
         """The row with an evaluation."""
-        with self.run.no_trace(), torch.no_grad():
+        with self.peak.aside(), self.run.no_trace(), torch.no_grad():
             inner_loss = _number("inner_loss", self.run.objective.inner_loss())
             found = evaluate(self.run.objective)
         if not isinstance(found, Mapping):
@@ -209,7 +215,8 @@ class Loop:
                 raise OptionError(f"evaluate returned the key {key!r}; expected names, as in {{'accuracy': 0.9}}.")
             if key in Row.OWN or key.startswith(Row.AUDIT):
                 raise OptionError(f"evaluate returned {key!r}, which is a metric of the loop itself: rename it.")
-        return replace(row, evaluated=True, inner_loss=inner_loss, metrics=metrics)
+        memory = self.peak.megabytes
+        return replace(row, memory=memory, evaluated=True, inner_loss=inner_loss, metrics=metrics)
 
     def tell(self, row: Row, listeners: Sequence[Listener]) -> None:
         self.rows.add(row)
@@ -227,7 +234,8 @@ class Loop:
         """Write a checkpoint, if anything changed since the last."""
         if self.folder is None or not self.changed:
             return
-        self.folder.save({**self.run.state(), "metrics": self.rows.mark()})
+        with self.peak.aside():
+            self.folder.save({**self.run.state(), "metrics": self.rows.mark()})
         self.changed = False
 
     def wait(self) -> None:

@@ -10,7 +10,7 @@ from pzobo.errors import OptionError
 from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.pzobo import PZOBO
-from pzobo.outer.bilevel import Batches, Bilevel, Mixed
+from pzobo.outer.bilevel import Batches, Bilevel, Mixed, check_warm_start
 from pzobo.outer.hozog import HOZOG
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
@@ -24,7 +24,8 @@ class Method:
         solver: how y^N is reached.
         jacobian: what dy/dx is taken to be; `Auto()` by default, which chooses on the problem.
         around: deprecated; `HOZOG` is a method of its own.
-        warm_start: start each inner path where the last one ended, instead of at y0.
+        warm_start: start each inner path where the last one ended, instead of at y0. "state" keeps the solver's state
+            too: its momenta and moments.
         batch_size: S, rows of a batch of each inner step (PZOBO-S); all the training data by default.
         outer_batch_size: D_f, rows of a batch of the outer loss; all the validation data by default.
         jacobian_batches: how many batches of S rows the Jacobian draws for itself (Implicit and Nudged).
@@ -43,7 +44,7 @@ class Method:
     solver: Solver
     jacobian: Jacobian = field(default_factory=Auto)
     around: Literal["inner", "objective"] = field(default="inner", repr=False)
-    warm_start: bool = False
+    warm_start: bool | Literal["state"] = False
     batch_size: int | None = None
     outer_batch_size: int | None = None
     jacobian_batches: int = 0
@@ -54,6 +55,7 @@ class Method:
 
     def __post_init__(self) -> None:
         self._batches.check(self.solver)
+        check_warm_start(self.warm_start, self.solver)
         if self.around not in ("inner", "objective"):
             raise OptionError(f'around={self.around!r}: drop it; HOZOG, which was around="objective", is pzobo.HOZOG.')
         if self.around == "objective":

@@ -64,4 +64,4 @@ class Minibatches:
 
 def rows(data: Tensor, index: Tensor) -> Tensor:
     """Some rows of a tensor, dense or sparse."""
-    return data.rows(index) if isinstance(data, SparseMatrix) else data[index]
+    return data.rows(index) if isinstance(data, SparseMatrix) else data.index_select(0, index)

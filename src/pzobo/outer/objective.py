@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from pzobo import deprecated
+from pzobo.errors import RequirementError
+from pzobo.tensors.checks import scalar
 from pzobo.tensors.trees import Tree
 
 
@@ -38,6 +40,14 @@ class Objective(ABC):
     @abstractmethod
     def outer_loss(self) -> Tensor:
         """f of the next step, on its next batches: `.backward()` gives the hypergradient in x."""
+
+    def hypergradient(self) -> Tensor:
+        """f of the next step, a number; its hypergradient is added to the gradients in x."""
+        loss = scalar(self.outer_loss(), "The outer loss")
+        if not loss.requires_grad:
+            raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
+        loss.backward()
+        return loss.detach()
 
     def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether `move` and `turns` stand for the steps of this optimizer, so that many can be made in one call."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import optree
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pzobo import deprecated
 from pzobo.argmin import Argmin
 from pzobo.jacobians.base import Jacobian
 from pzobo.solvers import Solver
+from pzobo.tensors import trees
 from pzobo.tensors.trees import Tree
 
 
@@ -53,7 +55,7 @@ class Problem:
 
     def objective(self, argmin: Argmin, x: Tree, y0: Tree = None) -> Tensor:
         """f(x, y^N(x)): call `.backward()` on it for the hypergradient."""
-        y = argmin(x, self.y0 if y0 is None else y0, self.train)
+        y = argmin(x, optree.tree_map(trees.detach, self.y0) if y0 is None else y0, self.train)
         return self.outer_loss(x, y, self.val)
 
     def start(self) -> Tree:
@@ -72,10 +74,20 @@ class Problem:
         return {"val_loss": float(self.outer_loss(x, y, self.val))}
 
     def to(self, device: str | torch.device) -> Self:
-        """The same problem with all its tensors on another device."""
+        """The same problem with all its tensors, and losses that are modules, on another device.
 
-        def move(value: Any) -> Any:
-            return optree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, value)
+        Tied tensors stay tied. Modules are copied: those of this problem stay where they are.
+        """
+        moved: dict[int, Any] = {}
 
-        trees = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: move(tree) for name, tree in trees.items() if not callable(tree)})
+        def move(leaf: Any) -> Any:
+            if isinstance(leaf, nn.Module):
+                return moved.setdefault(id(leaf), copy.deepcopy(leaf).to(device))
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if id(leaf) not in moved:
+                moved[id(leaf)] = leaf.to(device)
+            return moved[id(leaf)]
+
+        parts: Any = {f.name: optree.tree_map(move, getattr(self, f.name)) for f in fields(self)}
+        return replace(self, **parts)

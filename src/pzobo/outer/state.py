@@ -185,7 +185,7 @@ class RunState:
         compiles what later ones use."""
         with self.no_trace():
             for _ in range(3):
-                self.objective.outer_loss().backward()
+                self.objective.hypergradient()
 
 
 def _optimizer(make: Any, variables: list[Tensor], lr: float | None) -> torch.optim.Optimizer:

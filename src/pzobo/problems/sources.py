@@ -24,9 +24,11 @@ class SourceWeights(Classification):
 
     Args:
         wrong: K shares, one for each source: how many of its labels are wrong.
+        clean: n labels, the right ones of the training images.
     """
 
     wrong: Tensor
+    clean: Tensor
 
 
 def source_weights(
@@ -77,7 +79,7 @@ def source_weights(
     changed = place < (wrong[source] * size).round()
     inputs, labels = (t[: k * size] for t in parts.train)
     shift = torch.randint(1, c, (k * size,), generator=generator)
-    labels = torch.where(changed, (labels + shift) % c, labels)
+    clean, labels = labels, torch.where(changed, (labels + shift) % c, labels)
     inputs = inputs.flatten(1)
     d = inputs.shape[1]
     y0 = {
@@ -114,6 +116,7 @@ def source_weights(
         logits=logits,
         test=Split(parts.test.inputs.flatten(1), parts.test.labels),
         wrong=wrong,
+        clean=clean,
     )
 
 

@@ -181,6 +181,15 @@ class RunFolder:
             (self.path / names.RESULT).unlink(missing_ok=True)
 
 
+def saved_step(folder: Path) -> int:
+    """The outer step of the checkpoint in a folder; -1 if there is none that can be read."""
+    try:
+        state, _ = _read(io.BytesIO((folder / names.CHECKPOINT).read_bytes()))
+        return int(state["step"])
+    except Exception:  # random bytes raise almost anything
+        return -1
+
+
 def _write(path: Path, text: str) -> None:
     """Replace a text file in one move, or say why not."""
     with writing(path):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from pzobo.errors import PzoboError, TooLargeError
+from pzobo.tensors.room import out_of_memory
 
 try:
     import resource
@@ -18,16 +21,16 @@ except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
 _MB = 2**20
-_REFUSED = re.compile(
-    "allocate memory|not enough memory|out of memory|bad_alloc|size calculation overflow|multiplication overflow"
-)
+_SELDOM = 0.1
+_OVERFLOW = re.compile("size calculation overflow|multiplication overflow")
 
 
 class Peak:
-    """Megabytes at the peak inside of `with` blocks, above what was in use when this was made.
+    """Megabytes at the peak outside of `aside` blocks, above what was in use when this was made.
 
     On a GPU it is torch's own account. On the CPU it is Linux's account of the whole process, whose mark is set back;
-    elsewhere it is None.
+    elsewhere it is None. Linux is asked before and after such a block, and else every tenth of a second: its mark keeps
+    the peak until then, and asking takes as long as a fast step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,19 +38,31 @@ class Peak:
         with contextlib.suppress(OSError, AttributeError):  # give back what is free, or its use would not be seen
             ctypes.CDLL(None).malloc_trim(0)
         self.before = self._highest() if self._reset() else None
+        self._asked = -math.inf
 
     @property
     def megabytes(self) -> float | None:
         """The peak so far."""
-        return None if self.before is None else self.highest
+        if self.before is None:
+            return None
+        if time.monotonic() - self._asked > _SELDOM:
+            self._ask()
+        return self.highest
 
-    def __enter__(self) -> None:
-        self._reset()
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is used inside does not count."""
+        self._ask()
+        try:
+            yield
+        finally:
+            self._reset()
 
-    def __exit__(self, *_: object) -> None:
+    def _ask(self) -> None:
         now = self._highest()
         if now is not None and self.before is not None:
             self.highest = max(self.highest, now - self.before)
+        self._asked = time.monotonic()
 
     def _reset(self) -> bool:
         """Set the mark back to what is in use now, if the system lets us."""
@@ -88,7 +103,7 @@ def within_memory() -> Iterator[None]:
         except PzoboError:
             raise
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not _REFUSED.search(str(error)):
+            if not out_of_memory(error) and not _OVERFLOW.search(str(error)):
                 raise
             raise TooLargeError(
                 f"This does not fit into the memory of this machine ({_why(error, free)}): choose smaller sizes."

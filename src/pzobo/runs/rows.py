@@ -45,10 +45,15 @@ class Row(Mapping[str, Any]):
     """The keys that are the loop's own, and not those of an evaluation."""
 
     def __post_init__(self) -> None:
-        # NaN and infinity do not exist in JSON.
-        for f in fields(self):
-            value = getattr(self, f.name)
-            object.__setattr__(self, f.name, _all_finite(value) if isinstance(value, Mapping) else _finite(value))
+        # NaN and infinity do not exist in JSON. There may be thousands of rows a second: most have nothing to change.
+        for name, value in vars(self).items():
+            if type(value) is float and math.isfinite(value):
+                continue
+            if isinstance(value, float):
+                object.__setattr__(self, name, _finite(value))
+        for name in ("metrics", "audit"):
+            if values := getattr(self, name):
+                object.__setattr__(self, name, _all_finite(values))
 
     @classmethod
     def of(cls, line: Any) -> Row:

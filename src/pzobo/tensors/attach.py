@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pzobo.errors import RequirementError, StaleError
-from pzobo.tensors.saved import no_saved_tensor_hooks
+from pzobo.tensors.saved import graph_is_kept, no_saved_tensor_hooks
 from pzobo.tensors.transforms import refuse_batched_gradients
 from pzobo.tensors.trees import Leaves
 
@@ -34,9 +34,9 @@ class Unchanged:
                 kind = "tensor" if isinstance(thing, Tensor) else "NumPy array"
                 named = f"{kind} of shape {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__
                 raise StaleError(
-                    f"A {named} (y0, a batch or a constant in x) was changed in place "
-                    "between the forward and the backward pass, which solves the inner problem again. Change a "
-                    "copy, or change it after backward()."
+                    f"A {named} (y, y0, a batch or a constant in x) was changed in place "
+                    "between the forward and the backward pass, which needs it again. Change a copy (y.clone()), or "
+                    "change it after backward()."
                 )
 
 
@@ -59,13 +59,11 @@ def _mark(thing: Any, before: Any = None) -> Any:
 class _Attach(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pullback: Pullback, y: Leaves, fixed: Unchanged, count: int, *inputs: Tensor) -> Leaves:
-        ctx.pullback = pullback
-        ctx.fixed = fixed
+        ctx.pullback, ctx.fixed = pullback, fixed
         ctx.count = count
         # Saved for what PyTorch users expect of a graph: an error when x was changed in place, or the graph was freed.
         ctx.save_for_backward(*inputs)
-        # Copies: the pullback needs y as it is now, and the caller may write into the answer.
-        return tuple([t.clone() for t in y])
+        return tuple([t.detach() for t in y])
 
     @staticmethod
     def backward(ctx: Any, *v: Tensor) -> tuple[Any, ...]:
@@ -74,6 +72,8 @@ class _Attach(torch.autograd.Function):
         ctx.fixed.check()
         with torch.no_grad(), no_saved_tensor_hooks():
             cotangents = ctx.pullback(tuple([t.detach() for t in v]))
+        if not graph_is_kept():
+            del ctx.pullback, ctx.fixed
         variables, others = inputs[: ctx.count], inputs[ctx.count :]
         answer = tuple([c.to(t.dtype) for c, t in zip(cotangents, variables, strict=True)])
         if torch.is_grad_enabled() and answer:
@@ -106,7 +106,8 @@ def attach(
 ) -> Leaves:
     """y as a function of `variables` with this pullback, and of `others` with derivative zero.
 
-    What is in `fixed` is needed again by the pullback and must not be changed in place before.
+    The pullback needs y and what is in `fixed` again: they must not be changed in place before. What it holds is freed
+    by the backward pass, unless the graph is retained.
     """
-    attached: Leaves = _Attach.apply(pullback, y, Unchanged(fixed), len(variables), *variables, *others)
+    attached: Leaves = _Attach.apply(pullback, y, Unchanged([*y, *fixed]), len(variables), *variables, *others)
     return attached

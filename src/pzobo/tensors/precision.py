@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 COARSE = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """The rounding of products of float32 matrices where a coarser format is allowed for them."""
@@ -26,6 +27,26 @@ def working_eps(leaves: Sequence[Tensor]) -> float:
         if any(t.dtype == torch.float32 and t.device.type == kind for t in leaves):
             eps = max(eps, *(COARSE.get(setting, 0.0) for setting in _allowed(kind)))
     return eps
+
+
+class Coarsest(TorchFunctionMode):
+    """Notes the coarsest of the half precisions that code inside computes with: autocast in a loss, or a cast by hand.
+
+    Only what has a derivative counts: data may be stored as they like. Autocast around all of it is not noted here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = 0.0
+        self._around = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        if not self._around:
+            for t in answer if isinstance(answer, (tuple, list)) else (answer,):
+                if isinstance(t, Tensor) and t.dtype in (torch.bfloat16, torch.float16) and t.requires_grad:
+                    self.eps = max(self.eps, torch.finfo(t.dtype).eps)
+        return answer
 
 
 def _allowed(kind: str) -> tuple[str, ...]:

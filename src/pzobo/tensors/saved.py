@@ -27,6 +27,15 @@ def no_saved_tensor_hooks() -> Iterator[None]:
             hooks._push_saved_tensors_default_hooks(pack, unpack)
 
 
+def graph_is_kept() -> bool:
+    """Inside of a backward pass: whether there may be another through the same graph.
+
+    There is no public way to ask; in a torch without this one what a pass needed lives as long as its graph.
+    """
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return True if asked is None else bool(asked())
+
+
 def _hooks() -> Any:
     """Where torch keeps them. There is no public way; in a torch without this one they stay."""
     found = torch._C._autograd

@@ -39,6 +39,25 @@ def _wrapped(z: int | Tensor) -> int | Tensor:
     return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63
 
 
+def shuffled(seed: int, number: int, count: int) -> int:
+    """Where `number` goes in the permutation of 0 .. count - 1 that belongs to a seed.
+
+    A long permutation is not written out: a Feistel network of six rounds permutes the next power of four, and a number
+    that leaves the range goes through it again. On a short one such a network would not be fair.
+    """
+    if count <= 2**12:
+        return int(torch.randperm(count, generator=generator(seed, 0))[number])
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    mask = 2**half - 1
+    while True:
+        left, right = number >> half, number & mask
+        for turn in range(6):
+            left, right = right, left ^ (mix(seed, 8 * right + turn) & mask)
+        number = left << half | right
+        if number < count:
+            return number
+
+
 def generator(seed: int, number: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator for the stream of this number among those that belong to a seed."""
     return torch.Generator(device).manual_seed(mix(seed, number))

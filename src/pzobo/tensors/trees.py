@@ -136,9 +136,9 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     return torch.stack([term.to(terms[0].device, accumulator(terms)) for term in terms]).sum()
 
 
-def norm(leaves: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all leaves together, half precisions accumulated in float32."""
-    norms: list[Tensor] = [torch.linalg.vector_norm(leaf, dtype=wide(leaf.dtype)) for leaf in leaves]
+def norm(leaves: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
+    """The Euclidean norm of all leaves together; without a dtype half precisions are accumulated in float32."""
+    norms: list[Tensor] = [torch.linalg.vector_norm(leaf, dtype=dtype or wide(leaf.dtype)) for leaf in leaves]
     if len(norms) == 1:
         return norms[0]
     total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, accumulator(norms)) for n in norms]))
@@ -164,19 +164,40 @@ def is_finite(leaves: Sequence[Tensor]) -> bool:
     return math.isfinite(total) or all(bool(leaf.isfinite().all()) for leaf in leaves)
 
 
-def add(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -> Leaves:
-    """a + scale * b, leaf by leaf."""
+def add(
+    a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0, into: Sequence[Tensor] | None = None
+) -> Leaves:
+    """a + scale * b, leaf by leaf; written into `into` where that is given."""
+    if into is not None:
+        for k, leaf in enumerate(into):
+            if isinstance(scale, Tensor) and wide(leaf.dtype) == leaf.dtype:
+                torch.addcmul(a[k], b[k].to(leaf.dtype), scale.to(leaf.device, leaf.dtype), out=leaf)
+            else:
+                leaf.copy_(add(a[k : k + 1], b[k : k + 1], scale)[0])
+        return tuple(into)
     if isinstance(scale, Tensor):
         # A tensor without dimensions does not widen what it is multiplied with.
-        return tuple((s + scale.to(wide(s.dtype)) * t.to(wide(s.dtype))).to(s.dtype) for s, t in zip(a, b, strict=True))
+        return tuple(
+            (s + scale.to(s.device, wide(s.dtype)) * t.to(wide(s.dtype))).to(s.dtype) for s, t in zip(a, b, strict=True)
+        )
     return tuple([torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True)])
+
+
+def add_(a: Sequence[Tensor], b: Sequence[Tensor], scale: float = 1.0) -> None:
+    """a + scale * b, written into a: one launch on a device, however many leaves there are."""
+    torch._foreach_add_(list(a), list(b), alpha=scale)
 
 
 def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
     """scale * a, leaf by leaf."""
     if isinstance(scale, Tensor):
-        return tuple((s.to(wide(s.dtype)) * scale.to(wide(s.dtype))).to(s.dtype) for s in a)
+        return tuple((s.to(wide(s.dtype)) * scale.to(s.device, wide(s.dtype))).to(s.dtype) for s in a)
     return tuple(s * scale for s in a)
+
+
+def copy(leaves: Iterable[Tensor]) -> Leaves:
+    """A copy of each leaf, to be written into."""
+    return tuple(leaf.clone() for leaf in leaves)
 
 
 def zeros(leaves: Iterable[Tensor]) -> Leaves:
@@ -221,3 +242,25 @@ def substitute(leaves: Sequence[Any], variables: Leaves, values: Leaves) -> list
     """The leaves with new values for the variables (tied ones alike); the other tensors are cut from their graphs."""
     by_id = {id(variable): value for variable, value in zip(variables, values, strict=True)}
     return [by_id.get(id(leaf), detach(leaf)) for leaf in leaves]
+
+
+def copy_into(tree: Tree, targets: Tree, who: str) -> None:
+    """Write the tensors of a tree into those of another one of the same structure, in place, or nothing at all."""
+    plans: list[Any] = [optree.tree_flatten(t, none_is_leaf=True) for t in (tree, targets)]
+    (leaves, structure, *_), (into, found, *_) = plans
+    if structure != found:
+        raise StructureError(
+            f"{who} got a tree of the structure {found}, and x has {structure}; for a module give "
+            "dict(module.named_parameters())."
+        )
+    pairs: list[tuple[Any, Any]] = [p for p in zip(into, leaves, strict=True) if isinstance(p[1], Tensor)]
+    for target, leaf in pairs:
+        if not isinstance(target, Tensor) or (target.shape, target.dtype) != (leaf.shape, leaf.dtype):
+            raise StructureError(f"{who} got {_kind(target)}, and x has {_kind(leaf)} there.")
+    with torch.no_grad():
+        for target, leaf in pairs:
+            target.copy_(leaf)
+
+
+def _kind(leaf: Any) -> str:
+    return f"{leaf.dtype} of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"

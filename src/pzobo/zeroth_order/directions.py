@@ -10,7 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pzobo.errors import OptionError
 from pzobo.tensors import trees
-from pzobo.tensors.seeds import generator
+from pzobo.tensors.seeds import generator, mix, shuffled
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,18 @@ class Space:
 class Sampler(ABC):
     """Draws directions. `seed=` or `generator=` gives it a stream of its own; else it follows `torch.manual_seed`.
 
+    The same seed gives other directions on a CPU, on a GPU, and on a GPU of another kind, since torch draws other
+    numbers there. `portable=True` gives the same everywhere.
+
     Args:
         seed: of a stream of its own, which begins anew with every run.
         generator: a stream to draw from, instead of a seed; it goes on where it stands.
+        portable: draw on the CPU, and copy each direction to where x is.
     """
 
     seed: int | None = None
     generator: torch.Generator | None = field(default=None, compare=False, repr=False)
+    portable: bool = False
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.generator is not None:
@@ -110,6 +115,13 @@ class Sampler(ABC):
             self.generator.set_state(state["generator"])
 
 
+def drawn_by(sampler: Sampler, key: int, j: int, count: int, space: Space) -> Tensor:
+    """Direction j of `count`, where the space is: drawn there, or on the CPU to be the same everywhere."""
+    if not sampler.portable:
+        return sampler.draw(key, j, count, space)
+    return sampler.draw(key, j, count, replace(space, device=torch.device("cpu"))).to(space.device)
+
+
 class Independent(Sampler):
     """Directions that know nothing of each other."""
 
@@ -128,6 +140,7 @@ class Gaussian(Independent):
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -144,6 +157,7 @@ class Sphere(Independent):
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -158,6 +172,7 @@ class Rademacher(Independent):
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -169,12 +184,11 @@ class _Basis(Sampler):
 
     def draw(self, key: int, j: int, count: int, space: Space) -> Tensor:
         basis, position = divmod(j, space.dim)
-        stream = generator(key, basis, space.device)
-        index = torch.randperm(space.dim, generator=stream, device=space.device)[position]
-        return self.vector(index, stream, space)
+        index = shuffled(mix(key, basis), position, space.dim)
+        return self.vector(index, generator(key, basis, space.device), space)
 
     @abstractmethod
-    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
+    def vector(self, index: int, generator: torch.Generator, space: Space) -> Tensor:
         """The vector of this number, of the basis that the generator makes."""
 
     def relative_error(self, p: int, count: int) -> float:
@@ -187,20 +201,31 @@ class Orthogonal(_Basis):
     """Orthogonal directions of length sqrt(p): rows of a cosine transform with random signs, drawn without replacement.
 
     Relative squared error p / Q - 1 for Q <= p; exact for a linear response at Q = p. Each row is computed from its
-    number, so Q orthogonal directions never need Q copies of x, nor a factorisation.
+    number, so Q orthogonal directions never need Q copies of x, nor a factorisation: twice the memory of a Gaussian
+    direction while it is made.
 
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
-    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
-        p = space.dim
+    def vector(self, index: int, generator: torch.Generator, space: Space) -> Tensor:
+        row = phases(index, space.dim, space.device).to(space.dtype).mul_(math.pi / (2 * space.dim)).cos_()
         signs = space.empty().bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
-        # (2i + 1) k mod 4p is exact in integers; the angle then keeps full precision however large p is.
-        phase = torch.arange(1, 2 * p, 2, device=space.device).mul_(index).remainder_(4 * p)
-        row = phase.to(space.dtype).mul_(math.pi / (2 * p)).cos_()
-        return row.mul_(signs).mul_(torch.where(index == 0, 1.0, 2.0).to(space.dtype).sqrt_())
+        return row.mul_(signs).mul_(math.sqrt(2) if index else 1.0)
+
+
+def phases(k: int, p: int, device: torch.device) -> Tensor:
+    """(2i + 1) k mod 4p for i < p: exact in integers, so that angles keep full precision however large p is.
+
+    With i = a s + b and s about sqrt(p) it is a sum of two short vectors, and needs no more than 32 bits a number.
+    """
+    side, whole = math.isqrt(p - 1) + 1, 4 * p
+    number = torch.arange(side, device=device)
+    rows, columns = number * (2 * side * k % whole) % whole, (2 * number + 1) * k % whole
+    kind = torch.int32 if 2 * whole < 2**31 else torch.int64
+    return (rows.to(kind).unsqueeze(1) + columns.to(kind)).flatten()[:p].remainder_(whole)
 
 
 @dataclass(frozen=True)
@@ -212,10 +237,13 @@ class Coordinate(_Basis):
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
-    def vector(self, index: Tensor, generator: torch.Generator, space: Space) -> Tensor:
-        return space.empty().zero_().index_fill_(0, index.view(1), math.sqrt(space.dim))
+    def vector(self, index: int, generator: torch.Generator, space: Space) -> Tensor:
+        u = space.empty().zero_()
+        u[index] = math.sqrt(space.dim)
+        return u
 
 
 @dataclass(frozen=True)
@@ -227,6 +255,7 @@ class UnitPerTensor(Independent):
     Args:
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
+        portable: draw on the CPU, so that all devices get the same directions.
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:

@@ -53,7 +53,7 @@ def check_lengths(lengths: list[Tensor], floor: Tensor, strict: bool, by: str = 
 def check_noise(variables: Leaves, mu: float, sampler: Sampler) -> None:
     """Refuse a mu that x + mu u does not show."""
     eps = dtype_eps(variables)
-    size = float(trees.norm([x.double() for x in variables]))
+    size = float(trees.norm(variables, torch.float64))
     length = sampler.length(tuple(x.numel() for x in variables))
     if mu * length < NOISE * eps * size:
         raise SmoothingError(

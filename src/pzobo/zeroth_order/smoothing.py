@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pzobo.distributed.splits import Split, Wire, ambient, together
 from pzobo.errors import StructureError
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
@@ -37,6 +39,8 @@ def smooth(
     shrink: bool | float = False,
     antithetic: bool = False,
     batching: str | int = "loop",
+    split: Literal["directions"] | None = None,
+    wire: Wire = "scalars",
 ) -> Tree:
     """fn(x), with a zeroth-order derivative: the backward is (1/Q) sum_j <(fn(x + mu u_j) - fn(x)) / mu, v> u_j.
 
@@ -54,6 +58,8 @@ def smooth(
             as it is.
         antithetic: central differences, (fn(x + mu u) - fn(x - mu u)) / 2 mu.
         batching: "loop" evaluates one by one, "vmap" all together, a number that many at a time.
+        split: "directions" splits them over the ranks of torchrun; each rank has the whole answer.
+        wire: what crosses the network then, as in `Argmin`.
 
     Returns:
         fn(x), in the structure that `fn` gives.
@@ -68,6 +74,7 @@ def smooth(
     check_batching(batching)
     sampler = Gaussian() if sampler is None else sampler
     check_sampler(sampler, shrink)
+    shared = Split.of(split, wire, ("directions",)) or ambient("directions")
     leaves, plan = Plan.take(x)
     variables = unique(leaves)
     structure: list[Plan] = []
@@ -107,17 +114,20 @@ def smooth(
             with replay.again():
                 return evaluate(values)
 
-        return estimate(
-            *difference(again, base, values, mu, antithetic),
-            v,
-            values,
-            sampler=sampler,
-            key=key,
-            directions=directions,
-            shrink=shrink,
-            chunk=chunk_size(batching, directions, loop=True),
-            floor=noise_floor(trees.norm(base) * max(eps, dtype_eps(base)), base, directions),
-        )
+        with together(shared):
+            return estimate(
+                *difference(again, base, values, mu, antithetic),
+                v,
+                values,
+                sampler=sampler,
+                key=key,
+                directions=directions,
+                shrink=shrink,
+                chunk=chunk_size(batching, directions, loop=True),
+                floor=noise_floor(trees.norm(base) * max(eps, dtype_eps(base)), base, directions),
+                split=shared,
+                base=base,
+            )
 
     constants = [t for t in leaves if isinstance(t, Tensor) and not trees.is_variable(t)]
     return rebuild(attach(base, pullback, variables, fixed=constants))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,10 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from pzobo.bench.experiments.bounds import Count, NotEmpty, Within, check, check_work
+from pzobo.bench.experiments.bounds import Count, NotEmpty, Often, Within, check, check_work
 from pzobo.bench.methods import METHODS, Named, Setup
 from pzobo.bench.report.about import About
 from pzobo.errors import OptionError
+from pzobo.outer.every import Every
 from pzobo.outer.objective import Objective
 
 SEARCH_SEED = 1000
@@ -25,6 +27,7 @@ Rate = float | Literal["paper", "search"]
 Seeds = Annotated[int, Within(1, SEARCH_SEED)]
 Rates = Annotated[tuple[float, ...], NotEmpty()]
 Workers = Annotated[int, Within(0, 1000)]
+Shard = str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +58,8 @@ class Experiment(ABC):
     """Compile the inner steps. The time for it is not counted."""
     check: bool = True
     """Stop a run whose estimates are rounding noise; --no-check lets it go on."""
-    evaluate_every: Count = 10
-    """Evaluate every so many outer steps. The time for it is not counted."""
+    evaluate_every: Often = 10
+    """Evaluate every so many outer steps, or every so many seconds of them: 2s. The time for it is not counted."""
     checkpoint_every: Count = 100
     """Write a checkpoint every so many outer steps."""
     out: Path = Path("runs")
@@ -66,19 +69,24 @@ class Experiment(ABC):
     workers: Workers = 2
     """How many runs go side by side, each a process with one thread; with 0 this process makes one after another."""
 
+    shard: Shard = None
+    """Make only these of the runs, as in 2/8: the second of eight parts, for a job of a cluster's array."""
+
     about: ClassVar[About]
     menu: ClassVar[Mapping[str, Named]] = METHODS
     """The methods on offer, by name."""
     slow: ClassVar[frozenset[str]] = frozenset()
     """Methods that run only when they are named."""
     not_settings: ClassVar[frozenset[str]] = frozenset(
-        {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every"}
+        {"methods", "seeds", "steps", "lr", "out", "resume", "workers", "checkpoint_every", "shard"}
         | {"lr_grid", "search_steps", "search_seconds", "check"}
     )
 
     def __post_init__(self) -> None:
+        part_of(self.shard)
         check(self)
         check_work(self)
+        Every.of("evaluate_every", self.evaluate_every)
         try:
             torch.empty(0, device=self.device)
         except Exception as error:  # torch raises a RuntimeError, an AssertionError or what a backend raises
@@ -147,3 +155,13 @@ class Experiment(ABC):
     def only(self, *methods: str, **changes: Any) -> Self:
         """This experiment with other settings, for those of the methods that are to be run."""
         return replace(self, methods=tuple(m for m in methods if m in self.chosen()), **changes)
+
+
+def part_of(shard: str | None) -> tuple[int, int]:
+    """Which part of how many a text such as "2/8" says, counted from 0; all is one part of one."""
+    if shard is None:
+        return 0, 1
+    found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", shard)
+    if found is None or int(found[1]) > int(found[2]):
+        raise OptionError(f"shard={shard!r}: give a part and how many there are, as in 2/8.")
+    return int(found[1]) - 1, int(found[2])

@@ -36,6 +36,8 @@ FromZero = Annotated[float, Within(0)]
 Share = Annotated[float, Within(0, 1)]
 AnyNumber = Annotated[float, Within(-math.inf)]
 Count = Annotated[int, Within(0)]
+Often = Count | str
+"""A number of steps, or seconds as a text such as "2s"."""
 
 
 def check(options: Any) -> None:

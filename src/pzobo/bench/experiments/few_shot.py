@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
-from pzobo.bench.experiments.bounds import Count, Within
+from pzobo.bench.experiments.bounds import Often, Within
 from pzobo.bench.methods import Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import converges_faster
@@ -107,6 +107,8 @@ class FewShotLearning(Experiment):
     """The number of images of each class that a task is judged by; by default 15, on digits 5."""
     meta_batch: int | None = None
     """The number of tasks in an outer step; by default 16, on digits 4."""
+    pieces: Annotated[int, Within(1)] = 1
+    """The number of pieces in which a meta-batch is differentiated, one after the other: more take less memory."""
     train_tasks: int = 20_000
     """The number of different training tasks, after which they come again."""
     N: int = 30
@@ -125,7 +127,7 @@ class FewShotLearning(Experiment):
     """The outer steps at which the learning rate falls to a tenth, as in the authors' code."""
     seeds: Seeds = 1
     steps: int = 60
-    evaluate_every: Count = 20
+    evaluate_every: Often = 20
     compile: bool = False
     """Compile the inner steps of the heads."""
     lr_grid: Rates = (0.001, 0.003, 0.01)
@@ -208,6 +210,7 @@ class FewShotLearning(Experiment):
             meta_batch=sizes["meta_batch"],
             train_tasks=self.train_tasks,
             eval_tasks=sizes["eval_tasks"],
+            pieces=self.pieces,
         )
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:

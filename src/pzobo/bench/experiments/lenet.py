@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
-from pzobo.bench.experiments.bounds import Count, FromZero, Within
+from pzobo.bench.experiments.bounds import FromZero, Often, Within
 from pzobo.bench.methods import STOCHASTIC, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import fastest_to, insensitive, only_one_to, saturates
@@ -56,7 +56,7 @@ class LeNet(Experiment):
     """The number of outer examples that the accuracy is measured on."""
     seeds: Seeds = 3
     steps: int = 300
-    evaluate_every: Count = 25
+    evaluate_every: Often = 25
     compile: bool = False
     """Compile the inner steps. A head as small as this gains nothing from it."""
     lr_grid: Rates = (0.0005, 0.002, 0.005)

@@ -46,6 +46,8 @@ class DataCleaning(Experiment):
     """The number of inner steps of the Jacobians, from where the last path ended."""
     alpha: float = 0.1
     """The learning rate of the inner steps."""
+    batch_alpha: float = 0.02
+    """The learning rate of the inner variables of the algorithms. With 0.1, batches of 64 keep them in noise."""
     batch_size: int = 64
     """The rows of a batch of the algorithms; the Jacobians see all data."""
     mu: float = 0.1
@@ -76,7 +78,12 @@ class DataCleaning(Experiment):
             View(
                 f"Data cleaning: {data}",
                 {"data": data},
-                (Panel("val_loss", "seconds"), Panel("test_accuracy", "seconds"), Panel("auc", "seconds")),
+                (
+                    Panel("val_loss", "seconds"),
+                    Panel("val_loss", "oracle_calls"),
+                    Panel("test_accuracy", "seconds"),
+                    Panel("auc", "seconds"),
+                ),
             )
             for data in ("mnist", "fashion", "digits")
         ),
@@ -99,6 +106,7 @@ class DataCleaning(Experiment):
             converged=(solver.with_steps(200), 200),
             algorithm_batch=self.batch_size,
             compile_algorithms=self.compile_algorithms,
+            algorithm_rate=self.batch_alpha,
         )
 
     def problem(self, seed: int) -> Reweighting:
@@ -141,6 +149,8 @@ class Quadratics(Experiment):
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 4
     """The number Q of random directions in each step."""
+    compile_algorithms: bool = False
+    """Compile whole steps of the algorithms, and many in one call: for long runs."""
     seeds: Seeds = 3
     steps: int = 500
     lr_grid: Rates = (0.01, 0.03, 0.1, 0.3)
@@ -163,6 +173,7 @@ class Quadratics(Experiment):
                 (
                     Panel("squared_gradient", "seconds", log=True),
                     Panel("squared_gradient", "step", log=True),
+                    Panel("squared_gradient", "oracle_calls", log=True),
                     Panel("gap", "seconds", log=True),
                 ),
             ),
@@ -184,6 +195,7 @@ class Quadratics(Experiment):
             compile=self.compile,
             check=self.check,
             algorithm_batch=self.batch_size,
+            compile_algorithms=self.compile_algorithms,
         )
 
     def problem(self, seed: int) -> SimulatedQuadratics:

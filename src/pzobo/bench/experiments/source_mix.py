@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import NotEmpty
 from pzobo.bench.experiments.memory import called
 from pzobo.bench.experiments.ordinary import ORDINARY, Ordinary, Plain, again
-from pzobo.bench.experiments.searches import SEARCHES
+from pzobo.bench.experiments.searches import BOUND, SEARCHES
 from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
 from pzobo.bench.report.about import About, Panel, View
 from pzobo.jacobians import PZOBO
+from pzobo.outer.gauss_newton import GaussNewton
 from pzobo.outer.method import Method
 from pzobo.outer.objective import Objective, Startable
 from pzobo.outer.problem import Problem
@@ -26,25 +29,26 @@ from pzobo.zeroth_order.directions import Orthogonal
 
 
 @dataclass(frozen=True)
-class TargetAlone:
-    """The same network, trained on the target images alone."""
+class Network:
+    """The ordinary model: the same network without weights, on all images alike or on those of the target alone."""
 
     setup: Setup
+    data: Literal["all", "clean"]
 
     @property
     def outer_steps(self) -> int:
         return 1
 
     def start(self, problem: SourceWeights, seed: int = 0) -> Plain:
-        solver = self.setup.solver
+        assert problem.all_data is not None
+        weights, batch = problem.all_data(problem.x0, problem.train, problem.val)
+        if self.data == "clean":
+            batch = (*problem.val, torch.zeros_like(problem.val[1]))
 
-        def loss(x: object, y: object, batch: object) -> torch.Tensor:
-            return problem.outer_loss(x, y, batch)
-
-        argmin = Problem(loss, loss, problem.x0, problem.y0).argmin(solver, PZOBO())
+        argmin = Problem(problem.inner_loss, problem.outer_loss, weights, problem.y0).argmin(self.setup.solver, PZOBO())
         with torch.no_grad():
-            y = argmin(problem.x0, problem.y0, problem.val)
-            return Plain(problem, Ordinary("clean"), found=problem.metrics(problem.x0, y))
+            y = argmin(torch.ones_like(weights), problem.y0, batch)
+            return Plain(problem, Ordinary(self.data), found=problem.metrics(problem.x0, y))
 
 
 def _all_directions(setup: Setup, problem: Problem) -> Startable:
@@ -52,6 +56,29 @@ def _all_directions(setup: Setup, problem: Problem) -> Startable:
     p = problem.x0.numel()
     return Method(
         setup.solver, PZOBO(setup.mu, p, Orthogonal(), shrink=False, at="x"), compile=setup.compile, check=setup.check
+    )
+
+
+def _gauss_newton(setup: Setup, problem: Any) -> Startable:
+    """Steps by the response of the target images' logits; an eighth of its columns is renewed at each."""
+
+    def outputs(x: Tensor, y: Any, val: Any) -> Tensor:
+        logits: Tensor = problem.logits(x, y, val[0])
+        return logits
+
+    def loss(logits: Tensor, val: Any) -> Tensor:
+        return cross_entropy(logits, val[1])
+
+    columns = max(1, problem.x0.numel() // 8)
+    return GaussNewton(
+        setup.solver,
+        PZOBO(setup.mu, columns),
+        outputs,
+        loss,
+        low=-BOUND,
+        high=BOUND,
+        compile=setup.compile,
+        check=setup.check,
     )
 
 
@@ -84,12 +111,24 @@ class Sources(Experiment):
     menu: ClassVar[Mapping[str, Named]] = {
         **METHODS,
         "pzobo-all": Named("PZOBO, all directions", "a direction for each source: no noise", _all_directions),
+        "gauss-newton": Named(
+            "Gauss-Newton", "steps by the measured response of the logits, with a prior", _gauss_newton, tuned=False
+        ),
         **ALGORITHMS,
         **SMALL,
         **SEARCHES,
         **ORDINARY,
+        "alike": Named(
+            "The network, all data alike",
+            "the ordinary model: sources and target images, all of weight 1",
+            lambda s, p: Network(s, "all"),
+            tuned=False,
+        ),
         "target-alone": Named(
-            "The network, target data", "trained on the target images alone", lambda s, p: TargetAlone(s), tuned=False
+            "The network, target data",
+            "trained on the target images alone",
+            lambda s, p: Network(s, "clean"),
+            tuned=False,
         ),
     }
     not_settings = Experiment.not_settings | {"root"}
@@ -147,6 +186,7 @@ class Sources(Experiment):
         found: dict[str, float] = {}
         if isinstance(problem, SourceWeights) and objective.x.shape == problem.wrong.shape:
             found["rank"] = _rank(objective.x.detach(), problem.wrong)
+            found |= {f"weight_{k}": w for k, w in enumerate(objective.x.detach().sigmoid().tolist())}
         return {**objective.evaluate(), **found, **called(objective)}
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: a key of the rows of metrics.jsonl against "seconds" or "step"."""
+    """One plot: a key of the rows of metrics.jsonl against another. Runs without these keys have no curve."""
 
     y: str
-    x: Literal["seconds", "step"] = "seconds"
+    x: Literal["seconds", "step", "oracle_calls"] = "seconds"
     log: bool = False
 
 

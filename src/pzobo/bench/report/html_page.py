@@ -10,19 +10,30 @@ text = html.escape
 
 
 def page(title: str, navigation: Mapping[str, str], body: Iterable[str]) -> str:
-    """The whole page; `navigation` has the id of each section with its name."""
+    """The whole page with plots of plotly; `navigation` has the id of each section with its name."""
     from plotly.offline import get_plotlyjs
 
+    return plain(title, navigation, body, first=get_plotlyjs(), last=_file("report.js"))
+
+
+def plain(
+    title: str, navigation: Mapping[str, str], body: Iterable[str], *, style: str = "", first: str = "", last: str = ""
+) -> str:
+    """The whole page; `style` comes after that of all pages, `first` and `last` are scripts around the body."""
     links = "".join(f'<li><a href="#{text(place)}">{text(name)}</a></li>' for place, name in navigation.items())
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{text(title)}</title>\n<link rel="icon" href="data:,">\n<style>{_file("report.css")}</style>\n'
-        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n"
+        f'<title>{text(title)}</title>\n<link rel="icon" href="data:,">\n<style>{_file("report.css")}{style}</style>\n'
+        f"{_script(first)}</head>\n<body>\n"
         f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n'
         + "\n".join(body)
-        + f"\n</main>\n<script>{_file('report.js')}</script>\n</body>\n</html>\n"
+        + f"\n</main>\n{_script(last)}</body>\n</html>\n"
     )
+
+
+def _script(code: str) -> str:
+    return f"<script>{code}</script>\n" if code else ""
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], kind: str) -> str:

@@ -25,7 +25,7 @@ def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path, na
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax, panel in zip(axes, view.panels, strict=False):
-        _draw(ax, summary, groups, panel)
+        draw(ax, summary, groups, panel)
     for ax in axes[len(view.panels) :]:
         ax.set_visible(False)
     figure.suptitle(_plain(view.title), fontsize=11)
@@ -38,7 +38,8 @@ def save(summary: Summary, view: View, groups: Sequence[Group], folder: Path, na
     return paths
 
 
-def _draw(ax: Any, summary: Summary, groups: Sequence[Group], panel: Panel) -> None:
+def draw(ax: Any, summary: Summary, groups: Sequence[Group], panel: Panel) -> None:
+    """A panel on one of matplotlib's axes: a median and a band for each curve."""
     for group in groups:
         curve = band(group.runs, panel.x, panel.y, higher=summary.higher(panel.y), log=panel.log)
         look = group.style

@@ -1,0 +1,178 @@
+"""How many steps of SOBA a second, by hand, eager, compiled and in JAX? `python -m benchmarks.single_loop`.
+
+Data cleaning as in benchmark_bilevel: 20,000 rows of 784 inputs, one weight each, 10 classes, batches of 64 at both
+levels, plain SGD on x. The rows are made up: their values cost nothing. All run in turns in one process; what counts is
+the processor's time of this thread.
+"""
+
+from benchmarks.environment import OUT, use_one_thread, write
+
+use_one_thread()
+
+import argparse  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+from statistics import median  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+import pzobo  # noqa: E402
+from benchmarks import targets  # noqa: E402
+from pzobo.data import Dataset, Split  # noqa: E402
+from pzobo.outer.every import Every  # noqa: E402
+from pzobo.outer.loop import Loop  # noqa: E402
+from pzobo.outer.state import RunState  # noqa: E402
+from pzobo.outer.together import Company  # noqa: E402
+from pzobo.problems import data_cleaning  # noqa: E402
+from pzobo.runs.metrics import Metrics  # noqa: E402
+
+ROWS, VAL, FEATURES, CLASSES, BATCH = 20_000, 5_000, 784, 10, 64
+RATE, OUTER_RATE = 0.1, 10.0
+CHUNK = 128
+"""Steps of one turn: as many as compiled code makes in one call."""
+
+Turn = Callable[[], None]
+
+
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    center = torch.randn(CLASSES, FEATURES, generator=generator)
+
+    def part(rows: int) -> Split:
+        labels = torch.randint(CLASSES, (rows,), generator=generator)
+        return Split(center[labels] + 3 * torch.randn(rows, FEATURES, generator=generator), labels)
+
+    return Dataset(part(ROWS), part(VAL), part(VAL))
+
+
+def by_hand(problem: Any) -> Turn:
+    """SOBA as one would write it for this problem alone, in eager torch."""
+    (inputs, labels, _), (val_inputs, val_labels) = problem.train, problem.val[:2]
+    generator = torch.Generator().manual_seed(0)
+    x = problem.x0.clone()
+    y, v = torch.zeros(FEATURES, CLASSES), torch.zeros(FEATURES, CLASSES)
+
+    def batches(rows: int) -> Iterator[Tensor]:
+        while True:
+            order = torch.randperm(rows, generator=generator)
+            yield from order[: rows - rows % BATCH].view(-1, BATCH)
+
+    inner, outer = batches(ROWS), batches(VAL)
+
+    def step() -> None:
+        nonlocal x, y, v
+        i, j = next(inner), next(outer)
+        x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
+        each = cross_entropy(inputs[i] @ y_, labels[i], reduction="none")
+        g = (x_[i].sigmoid() * each).mean() + 0.2 * y_.square().sum()
+        g_y = torch.autograd.grad(g, y_, create_graph=True)[0]
+        hv, jv = torch.autograd.grad(g_y, (y_, x_), v)
+        f_y = torch.autograd.grad(cross_entropy(val_inputs[j] @ y_, val_labels[j]), y_)[0]
+        y, v, x = y - RATE * g_y.detach(), v - RATE * (hv + f_y), x - OUTER_RATE * jv
+
+    def turn() -> None:
+        for _ in range(CHUNK):
+            step()
+
+    return turn
+
+
+def ours(problem: Any, compile: bool) -> Turn:
+    """The library's, by the loop of `fit`: with a row of metrics for each step, without evaluations."""
+    method = pzobo.algorithms.SOBA(RATE, batch_size=BATCH, outer_batch_size=BATCH, compile=compile)
+    run = RunState(method.start(problem), torch.optim.SGD, OUTER_RATE, None, {})
+    rows = Metrics(None, None)
+    loop = Loop(run, rows, None, None, None, Every(), 0, None, None, time.perf_counter, Company(None))
+    loop.look((), [])
+
+    def turn() -> None:
+        end = run.step + CHUNK
+        while run.step < end:
+            if not loop.leap(end + 1, ()):
+                loop.advance()
+                loop.look((), [])
+
+    return turn
+
+
+def in_jax(problem: Any) -> Turn:
+    """The same, one jitted `scan` over the row numbers of a turn."""
+    import jax
+    import jax.numpy as jnp
+
+    inputs, labels, _ = (jnp.asarray(t.numpy()) for t in problem.train)
+    val_inputs, val_labels = (jnp.asarray(t.numpy()) for t in problem.val[:2])
+    random = np.random.default_rng(0)
+
+    def entropy(scores: Any, labels: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], 1)[:, 0]
+
+    def inner(x: Any, y: Any, i: Any) -> Any:
+        each = entropy(inputs[i] @ y, labels[i])
+        return (jax.nn.sigmoid(x[i]) * each).mean() + 0.2 * (y**2).sum()
+
+    def outer(y: Any, j: Any) -> Any:
+        return entropy(val_inputs[j] @ y, val_labels[j]).mean()
+
+    def step(carry: Any, rows: Any) -> Any:
+        x, y, v = carry
+        i, j = rows
+        slope, pull = jax.vjp(lambda y, x: jax.grad(inner, 1)(x, y, i), y, x)
+        hv, jv = pull(v)
+        value, f_y = jax.value_and_grad(outer)(y, j)
+        return (x - OUTER_RATE * jv, y - RATE * slope, v - RATE * (hv + f_y)), value
+
+    many = jax.jit(lambda carry, rows: jax.lax.scan(step, carry, rows))
+    zero = jnp.zeros((FEATURES, CLASSES))
+    carry: list[Any] = [(jnp.asarray(problem.x0.numpy()), zero, zero)]
+
+    def turn() -> None:
+        rows = tuple(random.integers(n, size=(CHUNK, BATCH), dtype=np.int32) for n in (ROWS, VAL))
+        carry[0], _ = jax.block_until_ready(many(carry[0], rows))
+
+    return turn
+
+
+def contenders() -> dict[str, Turn]:
+    problem = data_cleaning(data(), corruption=0.5)
+    found = {
+        "SOBA by hand": by_hand(problem),
+        "pzobo SOBA": ours(problem, False),
+        "pzobo SOBA, compiled": ours(problem, True),
+    }
+    try:
+        return {**found, "JAX SOBA": in_jax(problem)}
+    except ModuleNotFoundError as missing:
+        print(f"no JAX: {missing.name} is not installed")
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.single_loop", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "single_loop.json")
+    arguments = parser.parse_args()
+    chosen = contenders()
+    times: dict[str, list[float]] = {name: [] for name in chosen}
+    for turn in chosen.values():
+        turn()
+    for _ in range(arguments.rounds):
+        for name, turn in chosen.items():
+            began = time.process_time()
+            turn()
+            times[name].append((time.process_time() - began) / CHUNK)
+    speeds = {name: 1 / median(own) for name, own in times.items()}
+    for name, own in times.items():
+        print(f"{name:<24} {speeds[name]:8.0f} steps/s   {1e6 * min(own):6.0f} to {1e6 * max(own):6.0f} us a step")
+    write(arguments.out, {"steps a second": speeds, "targets": targets.judge(targets.SINGLE_LOOP, speeds)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

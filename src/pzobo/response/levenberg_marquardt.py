@@ -1,0 +1,284 @@
+"""Where to look next, when the response of r to x is measured? Levenberg-Marquardt steps in a box, with a prior.
+
+The matrix J = dr/dx is measured by differences, column by column. It is kept from step to step: the oldest columns are
+renewed in turn, and every evaluation corrects it along its own step (Broyden, 1965).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pzobo.errors import OptionError, StructureError
+from pzobo.response.box import hessian, newton, positive
+from pzobo.response.evidence import strength
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""f(x, r, c): of the outer variables, of what responds to them, and of free constants that are fitted along."""
+
+WIDEST = 0.12
+"""The weakest prior: its variance 1 / .12 is that of a uniform distribution over a box of ten units."""
+FACTOR = 4.0
+"""The prior's strength changes by this much at most from one place to the next: the evidence at a place knows only what
+is near it."""
+LONGEST = 3.0
+"""No step is longer in any coordinate, in units of x."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is made least: f of the response, in nats, and a prior.
+
+    Args:
+        loss: f.
+        rows: n, how many independent observations f is a mean over.
+        kind: "nats" where n f is a negative log-likelihood (log loss); "scale" where n/2 log f is one, since the noise
+            has an unknown variance (squared error).
+        prior: the strength of the Gaussian prior at the start; "evidence" finds it, None is none.
+        extra: where the free constants start; they are fitted again at each x.
+    """
+
+    loss: Loss
+    rows: float
+    kind: Literal["nats", "scale"] = "nats"
+    prior: float | Literal["evidence"] | None = "evidence"
+    extra: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    def weight(self, value: float) -> float:
+        """d nats / d f."""
+        return self.rows if self.kind == "nats" else self.rows / (2 * max(value, 1e-300))
+
+    def nats(self, value: float) -> float:
+        if not math.isfinite(value):
+            return math.inf
+        if self.kind == "nats":
+            return self.rows * value
+        if value < 0:
+            raise OptionError(f"The loss is {value:g}; where its scale is unknown it must not be negative.")
+        return 0.5 * self.rows * math.log(max(value, 1e-300))
+
+    def fitted(self, x: Tensor, r: Tensor, extra: Tensor) -> Tensor:
+        """The free constants that make f least here."""
+        if not len(extra):
+            return extra
+        free = torch.full_like(extra, math.inf)
+        return newton(lambda c: self.loss(x, r, c), extra, -free, free, turns=50, tol=1e-10)
+
+
+@dataclass
+class Place:
+    """A point that was evaluated."""
+
+    x: Tensor
+    r: Tensor
+    extra: Tensor
+    value: float
+
+
+class LevenbergMarquardt:
+    """The state of a search: the best place, J there, how long steps may be, how strong the prior is.
+
+    Args:
+        terms: what is made least.
+        x0: the start, and the centre of the prior.
+        low: bounds of x.
+        high: bounds of x.
+        width: of the differences that measure J, in units of x.
+        renew: how many columns are renewed after a step.
+        central: whether differences go both ways.
+        enough: a step that promises fewer nats than this is not worth an evaluation.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        x0: Tensor,
+        low: Tensor,
+        high: Tensor,
+        width: float,
+        renew: int,
+        central: bool = False,
+        enough: float = 0.01,
+    ) -> None:
+        self.terms, self.x0, self.low, self.high = terms, x0, low, high
+        self.width, self.renew, self.central, self.enough = width, renew, central, enough
+        self.damping, self.alpha = 1.0, self._first_alpha()
+        self.base: Place | None = None
+        self.J = torch.zeros(0, len(x0), dtype=x0.dtype)
+        self.age = torch.full((len(x0),), -1)
+        self.step = 0
+        self.failures = 0
+        self.promised = math.inf
+        self.moved = False
+
+    def begin(self, x: Tensor, r: Tensor) -> None:
+        """Start at x anew, with a J that is not known."""
+        self.base = self.place(x, r, self.terms.extra)
+        self.J = torch.zeros(r.numel(), len(x), dtype=x.dtype)
+        self.age.fill_(-1)
+        self.damping, self.failures, self.promised = 1.0, 0, math.inf
+        self.alpha, self.moved = self._first_alpha(), False
+
+    def _first_alpha(self) -> float:
+        """1 is a deviation of one unit; the evidence takes it from there."""
+        return 1.0 if self.terms.prior == "evidence" else float(self.terms.prior or 0.0)
+
+    def place(self, x: Tensor, r: Tensor, extra: Tensor) -> Place:
+        if not bool(r.isfinite().all()):
+            return Place(x, r, extra, math.inf)
+        extra = self.terms.fitted(x, r, extra)
+        return Place(x, r, extra, float(self.terms.loss(x, r, extra)))
+
+    @property
+    def best(self) -> Place:
+        assert self.base is not None
+        return self.base
+
+    def objective(self, place: Place) -> float:
+        """Nats of the loss and of the prior."""
+        return self.terms.nats(place.value) + 0.5 * self.alpha * float((place.x - self.x0).square().sum())
+
+    # J
+
+    def due(self) -> list[int]:
+        """The columns to measure now: all at first, then the oldest; more of them after a step that failed."""
+        new = (self.age < 0).nonzero().flatten().tolist()
+        if new:
+            return new
+        count = min(self.renew * (1 + self.failures), len(self.age))
+        old = [int(j) for j in self.age.argsort(stable=True)[:count]]
+        return [j for j in old if self.age[j] < self.step]
+
+    def probe(self, j: int) -> list[Tensor]:
+        """Where column j is measured: at one place away from a bound, or at two."""
+        x, ways = self.best.x, (1.0, -1.0)
+        fits = [w for w in ways if self.low[j] <= x[j] + w * self.width <= self.high[j]] or [1.0]
+        chosen = fits if self.central else fits[:1]
+        points = []
+        for way in chosen:
+            point = x.clone()
+            point[j] += way * self.width
+            points.append(point)
+        return points
+
+    def measure(self, j: int, points: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+        """Column j from r at the places of `probe`. A place where the fit failed tells nothing: the column is 0."""
+        here = self.best
+        other = (points[1], found[1]) if len(found) > 1 else (here.x, here.r)
+        column = (found[0] - other[1]) / (points[0][j] - other[0][j])
+        self.J[:, j] = column if bool(column.isfinite().all()) else 0.0
+        self.age[j] = self.step
+
+    def gradient(self) -> Tensor:
+        """df/dx at the best place, by J."""
+        return self._expansion()[0]
+
+    def _along(self) -> Callable[[Tensor], Tensor]:
+        """f of (s, c) by J: f(x + s, r + J s, c)."""
+        here, p = self.best, len(self.x0)
+        return lambda v: self.terms.loss(here.x + v[:p], here.r + self.J @ v[:p], v[p:])
+
+    def _expansion(self) -> tuple[Tensor, Tensor]:
+        """Gradient and curvature of f in x by J; the free constants follow."""
+        p, start = len(self.x0), torch.cat([torch.zeros_like(self.x0), self.best.extra])
+        fn = self._along()
+        g, whole = torch.func.grad(fn)(start), hessian(fn, start)
+        B, cross, rest = whole[:p, :p], whole[:p, p:], whole[p:, p:]
+        if len(rest):
+            B = B - cross @ torch.linalg.solve(positive(rest), cross.T)
+        return g[:p], 0.5 * (B + B.T)
+
+    # Steps
+
+    def propose(self) -> Tensor:
+        """The next x to evaluate: f(x + s, r + J s) least in the box, with the prior, and with a price for long s."""
+        here, p, terms = self.best, len(self.x0), self.terms
+        weight, away = terms.weight(here.value), here.x - self.x0
+        if terms.prior == "evidence" and self.moved:
+            self.moved = False
+            g, B = self._expansion()
+            found = strength(weight * g, positive(weight * B), away, least=WIDEST)
+            self.alpha = min(max(found, self.alpha / FACTOR), self.alpha * FACTOR)
+        f, damping, alpha = self._along(), self.damping, self.alpha
+
+        def price(v: Tensor) -> Tensor:
+            s = v[:p]
+            prior = 0.5 * alpha * (away + s).square().sum()
+            return weight * (f(v) - here.value) + prior + 0.5 * damping * s.square().sum()
+
+        free = torch.full_like(here.extra, math.inf)
+        low = torch.cat([(self.low - here.x).clamp(min=-LONGEST), -free])
+        high = torch.cat([(self.high - here.x).clamp(max=LONGEST), free])
+        start = torch.cat([torch.zeros_like(self.x0), here.extra])
+        v = newton(price, start, low, high, tol=0.01 * self.enough)
+        s = v[:p]
+        self.promised = float(price(start) - price(v) + 0.5 * damping * s.square().sum())
+        return (here.x + s).clamp(self.low, self.high)
+
+    def judge(self, x: Tensor, r: Tensor) -> bool:
+        """Take what was found at a proposed x: whether it is the best place now."""
+        here = self.best
+        there = self.place(x, r, here.extra)
+        self.step += 1
+        won = self.objective(here) - self.objective(there)
+        s = x - here.x
+        if bool(r.isfinite().all()) and float(s.square().sum()) > 0:
+            self.J += torch.outer(r - here.r - self.J @ s, s / s.square().sum())
+        ratio = won / self.promised if self.promised > 0 else -1.0
+        if ratio > 0.7:
+            self.damping = max(self.damping / 5, 1e-6)
+        elif ratio < 0.25:
+            self.damping *= 4
+        if won > 0:
+            self.base, self.failures, self.moved = there, 0, True
+        else:
+            self.failures += 1
+        return won > 0
+
+    def done(self) -> bool:
+        """Whether no step is worth an evaluation, by a J that is not older than the best place."""
+        return self.idle() and not self.due()
+
+    def idle(self) -> bool:
+        """Whether the proposed step is not worth an evaluation."""
+        return self.promised < self.enough or self.damping > 1e9
+
+    def log_evidence(self) -> float:
+        """How likely the data are with a search that ends here, by Laplace: what tells two optima apart.
+
+        A better loss is worth its nats; every hyperparameter that is narrowed down costs some.
+        """
+        value = -self.objective(self.best)
+        if not self.alpha:
+            return value
+        B = self.terms.weight(self.best.value) * self._expansion()[1]
+        e = torch.linalg.eigvalsh(B).clamp(min=0)
+        return value + 0.5 * float((self.alpha / (e + self.alpha)).log().sum())
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        here = self.base
+        return {
+            "x0": self.x0.clone(),
+            "J": self.J.clone(),
+            "age": self.age.clone(),
+            "numbers": [self.damping, float(self.alpha), self.promised, self.width],
+            "counts": [self.step, self.failures, int(self.moved)],
+            "base": None if here is None else [here.x.clone(), here.r.clone(), here.extra.clone(), here.value],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["x0"].shape != self.x0.shape or state["J"].shape[1] != len(self.x0):
+            raise StructureError(f"The saved search has {len(state['x0'])} outer variables, this {len(self.x0)}.")
+        self.x0, self.J, self.age = (state[name].clone() for name in ("x0", "J", "age"))
+        self.damping, self.alpha, self.promised, self.width = state["numbers"]
+        self.step, self.failures = state["counts"][:2]
+        self.moved = bool(state["counts"][2])
+        base = state["base"]
+        self.base = None if base is None else Place(base[0].clone(), base[1].clone(), base[2].clone(), base[3])

@@ -1,0 +1,154 @@
+"""What is made least? Smooth losses of out-of-fold predictions, and which of an estimator's answers they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import is_classifier
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pzobo.errors import OptionError, RequirementError
+
+Answer = Literal["predict", "predict_proba", "decision_function"]
+Custom = Callable[[Tensor, Tensor, Tensor], Tensor]
+LEAST = 1e-12
+"""Probabilities below this are taken as this."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Which answer of a fitted estimator is r: predictions, or logits.
+
+    Args:
+        answer: the method that is called.
+        classes: all labels, for a classifier.
+    """
+
+    answer: Answer
+    classes: Any = None
+
+    @classmethod
+    def of(cls, estimator: Any, y: Any) -> Outputs:
+        if y is None:
+            raise RequirementError("ResponseSearchCV compares predictions with y: give y.")
+        if not is_classifier(estimator):
+            if not hasattr(estimator, "predict"):
+                raise RequirementError(f"{type(estimator).__name__} has no predict(): there is no response to measure.")
+            return cls("predict")
+        labels = np.asarray(y)
+        if labels.ndim > 1 and labels.shape[1] > 1:
+            raise RequirementError("ResponseSearchCV takes one label for each row; y has several columns.")
+        classes = np.unique(labels)
+        for answer in ("predict_proba", "decision_function"):
+            if hasattr(estimator, answer):
+                return cls(answer, classes)
+        raise RequirementError(
+            f"{type(estimator).__name__} has neither predict_proba nor decision_function: labels alone do not change "
+            "a little. Use Optuna."
+        )
+
+    def __call__(self, fitted: Any, X: Any) -> Any:
+        """r of some rows: numbers, or logits with a column for each class (one column for two classes)."""
+        found = np.asarray(getattr(fitted, self.answer)(X), dtype=float)
+        if self.answer == "predict":
+            return found
+        known, count = np.searchsorted(self.classes, fitted.classes_), len(self.classes)
+        if self.answer == "predict_proba":
+            all_of_them = np.full((len(found), count), LEAST)
+            all_of_them[:, known] = np.clip(found, LEAST, None)
+            logits = np.log(all_of_them)
+        elif found.ndim == 1:
+            logits = np.full((len(found), count), -10.0)
+            logits[:, known] = np.stack([np.zeros_like(found), found], 1)[:, : len(known)]
+        else:
+            logits = np.full((len(found), count), min(-10.0, found.min()) if len(known) < count else 0.0)
+            logits[:, known] = found[:, : len(known)]
+        return logits[:, 1] - logits[:, 0] if count == 2 else logits
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """f(x, r, c), a weighted mean over the out-of-fold rows.
+
+    Args:
+        form: "squared", "log" or a function of (outputs, targets, weights).
+        shape: of r.
+        targets: what is wanted: numbers, or the numbers of classes.
+        weights: of the rows, with a mean of 1.
+        calibrated: whether r are decisions, which a scale and shifts make logits (Platt, 1999).
+    """
+
+    form: Literal["squared", "log"] | Custom
+    shape: tuple[int, ...]
+    targets: Tensor
+    weights: Tensor
+    calibrated: bool = False
+
+    @property
+    def extra(self) -> Tensor:
+        """Where scale and shifts start."""
+        if not self.calibrated:
+            return torch.zeros(0, dtype=torch.float64)
+        many = self.shape[1] if len(self.shape) > 1 else 2
+        return torch.cat([torch.ones(1), torch.zeros(many - 1)]).double()
+
+    def __call__(self, x: Tensor, r: Tensor, c: Tensor) -> Tensor:
+        if callable(self.form):
+            return self.form(self._outputs(r, c), self.targets, self.weights)
+        return self.each(r, c).mean()
+
+    def each(self, r: Tensor, c: Tensor) -> Tensor:
+        """What each row adds, as its weight says."""
+        outputs = self._outputs(r, c)
+        if self.form == "squared":
+            squares = (outputs - self.targets).square()
+            found = squares if squares.ndim == 1 else squares.mean(1)
+        elif outputs.ndim == 1:
+            found = softplus(outputs) - self.targets * outputs
+        else:
+            found = outputs.logsumexp(1) - (self.targets * outputs).sum(1)
+        return self.weights * found
+
+    def _outputs(self, r: Tensor, c: Tensor) -> Tensor:
+        """r in its shape; decisions as logits."""
+        outputs = r.reshape(self.shape)
+        if not self.calibrated:
+            return outputs
+        shifts = c[1] if outputs.ndim == 1 else torch.cat([c[1:], torch.zeros_like(c[:1])])
+        return c[0] * outputs + shifts
+
+
+def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:
+    """The loss of the out-of-fold rows.
+
+    Args:
+        loss: as in `ResponseSearchCV`.
+        outputs: what r is.
+        r: of the rows.
+        y: of the rows.
+        weights: of the rows, or None.
+    """
+    given = np.ones(len(r)) if weights is None else np.asarray(weights, dtype=float)
+    w: Tensor = torch.as_tensor(given / given.mean())
+    shape, calibrated = tuple(np.shape(r)), outputs.answer == "decision_function"
+    if outputs.classes is None:
+        if loss not in (None, "squared_error") and not callable(loss):
+            raise OptionError(f'loss={loss!r}: a regressor takes "squared_error" or a function of torch tensors.')
+        targets = torch.as_tensor(np.asarray(y, dtype=float)).reshape(shape)
+        return RowLoss(loss if callable(loss) else "squared", shape, targets, w)
+    if loss not in (None, "log_loss") and not callable(loss):
+        raise OptionError(f'loss={loss!r}: a classifier takes "log_loss" or a function of torch tensors.')
+    numbers = torch.as_tensor(np.searchsorted(outputs.classes, np.asarray(y).ravel()))
+    if callable(loss):
+        return RowLoss(loss, shape, numbers, w)
+    hot = torch.nn.functional.one_hot(numbers, len(outputs.classes)).double()
+    if calibrated:  # Platt's targets, without which separable rows ask for an infinite scale
+        counts = hot.sum(0)
+        hot = hot * (counts + 1) / (counts + 2) + (1 - hot) / (len(hot) - counts + 2) / max(hot.shape[1] - 1, 1)
+        hot = hot / hot.sum(1, keepdim=True)
+    return RowLoss("log", shape, hot[:, 1] if len(shape) == 1 else hot, w, calibrated)

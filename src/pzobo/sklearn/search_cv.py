@@ -1,0 +1,290 @@
+"""How are ten to a hundred hyperparameters of an estimator found? By steps on the measured response of predictions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from pzobo.errors import OptionError, RequirementError, RoughResponseError, SearchWarning
+from pzobo.options import positive, whole
+from pzobo.response.levenberg_marquardt import Place, Terms
+from pzobo.response.search import ResponseSearch
+from pzobo.sklearn.hooks import PredictingSearchCV, Splits, unwatched
+from pzobo.sklearn.losses import Outputs, RowLoss, row_loss
+from pzobo.sklearn.report import Losses, Report, other_folds
+from pzobo.sklearn.space import USE_OPTUNA, Hyperparameter, Space
+
+FEW_ROWS = 20
+"""With fewer rows than this for each hyperparameter, the folds are easily learned by heart."""
+
+
+class ResponseSearchCV(PredictingSearchCV):
+    """Ten to a hundred continuous hyperparameters of any scikit-learn estimator, by cross-validation.
+
+    The out-of-fold predictions r are a function of the hyperparameters x, and the loss f(r) is known. p + 1 evaluations
+    measure the response matrix J = dr/dx (PZOBO with all coordinate directions); a Levenberg-Marquardt step on it is
+    the next x. J is kept: later steps renew an eighth of its columns. A Gaussian prior at the start, as strong as the
+    Laplace evidence says, holds hyperparameters that the rows tell nothing about.
+
+    With fewer than about ten hyperparameters other searches do as well. Predictions must change smoothly: trees are
+    refused, and so are whole numbers and choices. See the page "Search" of the documentation.
+
+    Args:
+        estimator: any classifier or regressor, or a pipeline.
+        space: hyperparameters by name, as in `set_params`: {"svc__C": Log(1e-3, 1e3)}.
+        scoring: as in `GridSearchCV`. It is reported; what is made least is `loss`.
+        loss: None is "squared_error" for a regressor, and for a classifier "log_loss" of `predict_proba`, or else of a
+            calibrated `decision_function`. Or a function of torch tensors (outputs, targets, weights) that gives a mean
+            over the rows: outputs are predictions, logits (one column for two classes) or decisions; targets are
+            numbers, or the numbers of classes.
+        max_fits: how many fits the search may make, one for each evaluation and fold. None is enough for 4 (p + 1) + 20
+            evaluations.
+        prior: "evidence" finds the strength of the prior; a number sets it (1 is a deviation of a tenth of the box);
+            None is no prior.
+        n_jobs: as in `GridSearchCV`. The p evaluations that measure J are independent.
+        refit: as in `GridSearchCV`; the best candidate is that of the least loss and prior.
+        cv: as in `GridSearchCV`.
+        verbose: 1 tells of every step, 3 and more of every fit.
+        pre_dispatch: as in `GridSearchCV`.
+        random_state: of the direction in which smoothness is tried, of restarts and of other folds.
+        error_score: as in `GridSearchCV`. A step to where fits fail is not taken.
+        return_train_score: as in `GridSearchCV`.
+        guard: fit the start and the best candidate on other folds too, for `report_`.
+
+    Attributes:
+        response_: J, an array of (rows, outputs..., p) in units of a hyperparameter: a tenth of its box. Rows are those
+            of X in the order of the folds.
+        names_: the p names of its last axis.
+        prior_: the strength of the prior at the end.
+        report_: losses of the start and of the best candidate, on the folds, on other folds and on held-out rows.
+        roughness_: kappa of the page "Search"; .02 to .07 is smooth, above 1 is refused.
+        cv_results_: as in `GridSearchCV`, with the columns "loss" and "kind", what an evaluation was for.
+        best_index_: as in `GridSearchCV`, as are `best_params_`, `best_score_`, `best_estimator_`, `scorer_`,
+            `n_splits_`, `refit_time_`, `multimetric_`, `classes_`, `n_features_in_` and `feature_names_in_`.
+
+    Examples:
+        >>> model = make_pipeline(StandardScaler(), Scale(), SVC())
+        >>> space = {"scale__log_scale": Linear(-5, 5, size=30), "svc__C": Log(1e-3, 1e3)}
+        >>> search = ResponseSearchCV(model, space, cv=5, n_jobs=-1, max_fits=400).fit(X, y)
+        >>> search.best_params_, search.predict(X_new), print(search.report_)
+    """
+
+    _temporary = (
+        *PredictingSearchCV._temporary,
+        *("_own_params", "_space", "_weights", "_random", "_run", "_loss", "_guarded", "_outputs"),
+    )
+
+    def __init__(
+        self,
+        estimator: Any,
+        space: Mapping[str, Hyperparameter],
+        *,
+        scoring: Any = None,
+        loss: Any = None,
+        max_fits: int | None = None,
+        prior: Any = "evidence",
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        random_state: Any = None,
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        guard: bool = True,
+    ) -> None:
+        super().__init__(
+            estimator=estimator,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.space, self.loss, self.max_fits, self.prior = space, loss, max_fits, prior
+        self.random_state, self.guard = random_state, guard
+
+    def fit(self, X: Any, y: Any = None, *, test: Any = None, **params: Any) -> Self:
+        """Search, and refit the best candidate on all rows.
+
+        Args:
+            X: rows of features: an array, a sparse matrix, a data frame.
+            y: what is to be predicted.
+            test: a pair (X, y) of held-out rows, for `report_` alone.
+            params: of the estimator's `fit`, such as `sample_weight` (which weighs the loss too), and `groups`.
+        """
+        self._own_params = self.estimator.get_params()
+        space = Space(self.space, self._own_params)
+        self._space, self._weights = space, params.get("sample_weight")
+        self._random = check_random_state(self.random_state)
+        if self.max_fits is not None:
+            whole("max_fits", self.max_fits)
+        if self.prior is not None and self.prior != "evidence":
+            positive("prior", self.prior, least='a positive number, "evidence" or None')
+        self._outputs = outputs = Outputs.of(self.estimator, y)
+        self._start(outputs)
+        try:
+            super().fit(X, y, **params)
+            self.scorer_: Any = unwatched(self.scorer_)
+            held_out = None if test is None else self._on_test(X, y, test, params, outputs)
+            self._finish(held_out)
+        finally:
+            self._end()
+        return self
+
+    # The search itself
+
+    def _search(self) -> None:
+        space, p = self._space, len(self._space)
+        splits = self.n_splits_
+        budget = 4 * (p + 1) + 20 if self.max_fits is None else int(self.max_fits) // splits
+        if budget < 4:
+            raise OptionError(
+                f"max_fits={self.max_fits} is less than four evaluations of {splits} fits each: give {4 * splits} at "
+                f"least, and {splits * (2 * p + 10)} for two steps with all of J."
+            )
+        if budget < p + 4:
+            warnings.warn(
+                f"max_fits={self.max_fits} is {budget} evaluations, and J has {p} columns: the last {p + 4 - budget} "
+                f"hyperparameters stay as they are. Give {splits * (2 * p + 10)}, say.",
+                SearchWarning,
+                stacklevel=4,
+            )
+        seed = int(self._random.randint(2**31 - 1))
+        self._run = ResponseSearch(
+            self._terms,
+            space.start,
+            space.low,
+            space.high,
+            self._evaluate_at,
+            budget,
+            torch.Generator().manual_seed(seed),
+            self._tell,
+        )
+        try:
+            best = self._run.run()
+        except RoughResponseError as error:
+            advice = f" If {self._tolerances()} is coarse, a hundredth of it may do." if self._tolerances() else ""
+            raise RoughResponseError(f"{error}{advice}") from None
+        self._chosen = next(i for i, place in enumerate(self._run.places) if place is best)
+        self._guarded = self._on_other_folds(best, seed) if self.guard else None
+
+    def _evaluate_at(self, points: Sequence[Tensor], kind: str) -> list[Tensor | None]:
+        try:
+            found = self._outputs_of([self._space.values(x) for x in points], kind)
+        except ValueError as error:
+            mine = [f"The {name.rpartition('__')[2]!r} parameter" for name in self.space]
+            told = [line for line in str(error).splitlines() if any(text in line for text in mine)]
+            if kind == "start" and told:
+                raise OptionError(f"{told[0].rpartition('Error: ')[2]} {USE_OPTUNA}") from error
+            raise
+        if kind == "start":
+            self._look_at_rows(found[0])
+        return [None if r is None else torch.as_tensor(r).flatten() for r in found]
+
+    def _look_at_rows(self, r: Any) -> None:
+        """The loss of the out-of-fold rows; and whether there are enough of them."""
+        self._loss = self._loss_on(self._splits, r)
+        n, p = len(self._splits.y), len(self._space)
+        if p >= n:
+            raise RequirementError(f"{p} hyperparameters cannot be told from {n} rows: search fewer, or get more rows.")
+        if n < FEW_ROWS * p:
+            held = "" if self.prior is None else " The prior holds what they do not tell."
+            warnings.warn(
+                f"{n} rows for {p} hyperparameters: with fewer than {FEW_ROWS} rows for each, a smaller loss on the "
+                f"folds can be a larger one on new rows.{held} Look at report_, and give fit(..., test=(X, y)).",
+                SearchWarning,
+                stacklevel=2,
+            )
+
+    def _loss_on(self, splits: Splits, r: Any) -> RowLoss:
+        rows = splits.rows
+        weights = None if self._weights is None else np.asarray(self._weights)[rows]
+        return row_loss(self.loss, self._outputs, r, np.asarray(splits.y)[rows], weights)
+
+    def _terms(self, r: Tensor) -> Terms:
+        w = np.ones(len(self._splits.y)) if self._weights is None else np.asarray(self._weights, dtype=float)
+        rows = float(w.sum() ** 2 / (w**2).sum())
+        prior = self.prior if self.prior in (None, "evidence") else float(self.prior)
+        return Terms(self._loss, rows, "nats" if self._loss.form == "log" else "scale", prior, self._loss.extra)
+
+    def _tell(self, run: ResponseSearch) -> None:
+        if self.verbose > 0:
+            best = run.steps.best.value
+            print(  # noqa: T201 (as scikit-learn's searches do)
+                f"[ResponseSearchCV] step {run.steps.step}: {len(run.places)} of {run.budget} evaluations; loss "
+                f"{run.places[-1].value:.5g}, best {best:.5g}, start {run.places[0].value:.5g}"
+            )
+
+    # What is told at the end
+
+    def _finish(self, held_out: Losses | None) -> None:
+        run, space = self._run, self._space
+        values = [place.value for place in run.places]
+        self.cv_results_["loss"] = np.array(values)
+        self.names_, self.roughness_, self.prior_ = space.names(), run.smoothness.kappa, run.steps.alpha
+        J = run.steps.J.numpy().reshape(*self._loss.shape, len(space))
+        rows = self._splits.rows
+        self.response_ = J[np.argsort(rows)] if len(np.unique(rows)) == len(rows) else J
+        folds = Losses(values[0], values[self._chosen])
+        self.report_ = Report(
+            folds, self._guarded, held_out, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
+        )
+        if run.smoothness.noisy:
+            what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
+            warnings.warn(
+                f"The predictions are noisy (kappa = {run.smoothness.kappa:.2g} with differences of "
+                f"{run.smoothness.width / 10:.0%} of the boxes): the estimator stops too early. Better {what}.",
+                SearchWarning,
+                stacklevel=3,
+            )
+        if self.report_.overfits:
+            warnings.warn(
+                f"The search has learned the folds by heart: on other rows the loss is larger than at the start.\n"
+                f"{self.report_}\nKeep the start, take more rows or fewer hyperparameters, or a stronger prior "
+                f"(prior={10 * max(self.prior_, 1):.2g}, say).",
+                SearchWarning,
+                stacklevel=3,
+            )
+
+    def _tolerances(self) -> str:
+        """The estimator's tolerances, as `name=value`."""
+        found = [f"{k}={v!r}" for k, v in self._own_params.items() if k.rpartition("__")[2] == "tol" and v is not None]
+        return " or ".join(found)
+
+    def _on_other_folds(self, best: Place, seed: int) -> Losses | None:
+        cv = other_folds(check_cv(self.cv, self._splits.y, classifier=is_classifier(self.estimator)), seed)
+        if cv is None:
+            return None
+        places, other = [self._run.places[0], best], Splits(cv, is_classifier(self.estimator))
+        found = self._outputs_of([self._space.values(place.x) for place in places], "guard", other)
+        if any(r is None for r in found):
+            return None
+        return Losses(*(self._value(self._loss_on(other, r), r, place) for place, r in zip(places, found, strict=True)))
+
+    def _on_test(self, X: Any, y: Any, test: Any, params: Any, outputs: Outputs) -> Losses:
+        if not isinstance(test, (tuple, list)) or len(test) != 2:
+            raise OptionError("test= must be a pair (X, y) of held-out rows.")
+        X_test, y_test = test
+        routed = self._get_routed_params_for_fit(params).estimator.fit
+        losses = []
+        for place in (self._run.places[0], self._run.places[self._chosen]):
+            model = clone(self.estimator).set_params(**self._space.values(place.x)).fit(X, y, **routed)
+            r = outputs(model, X_test)
+            losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None), r, place))
+        return Losses(*losses)
+
+    @staticmethod
+    def _value(loss: RowLoss, r: Any, place: Place) -> float:
+        return float(loss(place.x, torch.as_tensor(r).flatten(), place.extra))

@@ -1,0 +1,176 @@
+"""Does GaussNewton step to the optimum, measure J, go on from a checkpoint, and refuse what it cannot do?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import lsq_linear
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import pzobo
+from pzobo.errors import AuditWarning, OptionError, RequirementError
+from pzobo.problems import source_weights
+from tests.helpers import normal
+from tests.outer.resumed import assert_same
+
+A, B = normal(20, 4), normal(20, seed=1)
+
+
+def squares(x: Tensor, y: Tensor, val: Tensor) -> Tensor:
+    return (y - val).square().mean()
+
+
+def linear(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return A @ x
+
+
+def bent(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return (A @ x).tanh() + 0.1 * A @ x
+
+
+def problem(f: Any = squares, x0: Tensor | None = None) -> pzobo.Problem:
+    return pzobo.Problem(None, f, torch.zeros(4).double() if x0 is None else x0, 0 * B, None, B)
+
+
+def method(fn: Any, directions: int = 4, mu: float = 1e-3, **options: Any) -> pzobo.GaussNewton:
+    jacobian = pzobo.PZOBO(mu=mu, directions=directions)
+    return pzobo.GaussNewton(pzobo.BlackBox(fn), jacobian, **{"prior": None, **options})
+
+
+def test_lands_on_the_bounded_optimum_of_least_squares() -> None:
+    found = pzobo.fit(problem(), method(linear, low=-0.1, high=0.2), 8)
+    expected = lsq_linear(A.numpy(), B.numpy(), (-0.1, 0.2), method="bvls", tol=1e-14).x
+    assert np.allclose(found.x.detach().numpy(), expected, atol=1e-6)
+    assert float(squares(found.x, A @ found.x, B)) == pytest.approx(
+        float(np.mean((A.numpy() @ expected - B.numpy()) ** 2))
+    )
+    assert 0 < int(((found.x == -0.1) | (found.x == 0.2)).sum()) < 4
+
+
+def test_its_hypergradient_is_that_of_pzobo_with_all_directions() -> None:
+    """And both are the derivative, up to mu."""
+    exact = pzobo.PZOBO(1e-3, 4, pzobo.Coordinate(), shrink=False)
+    slopes = []
+    for which in (method(bent), pzobo.Method(pzobo.BlackBox(bent), exact, audit=False)):
+        objective = which.start(problem())
+        objective.outer_loss().backward()
+        slopes.append(objective.x.grad)
+    assert torch.allclose(*slopes, atol=1e-9)
+    true = torch.func.grad(lambda x: squares(x, bent(x, None, None), B))(torch.zeros(4).double())
+    assert torch.allclose(slopes[0], true, atol=2e-3)
+
+
+def test_x_is_always_the_best_and_trainings_are_counted() -> None:
+    objective = method(bent, directions=2).start(problem())
+    values = []
+    for _ in range(6):
+        values.append(float(objective.outer_loss().detach()))
+        objective.outer_loss().backward()
+        objective.move([])
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 0.9 * values[0]
+    # x0, 4 columns, 2 for the smoothness, 6 steps, at least 2 columns before each of the last 5
+    assert objective.trainings >= 1 + 4 + 2 + 6 + 2 * 5
+    y = bent(objective.x.detach(), None, None)
+    assert torch.equal(objective.y, y)
+    assert objective.evaluate()["trainings"] == objective.trainings
+
+
+def test_no_optimizer_moves_x() -> None:
+    runs = [pzobo.fit(problem(), method(bent), 4, lr=lr) for lr in (1e-3, 10.0)]
+    assert torch.equal(runs[0].x, runs[1].x)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(RequirementError, match="own steps"):
+        pzobo.fit(problem(), method(bent), 4, lr=0.1, scheduler=plateau)
+
+
+@pytest.mark.parametrize("prior", [None, "evidence"])
+def test_resumed_in_the_same_bits(prior: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate_every": 1, "checkpoint_every": 1, "lr": 0.1}
+    which = method(bent, directions=1, prior=prior)
+    whole = pzobo.fit(problem(), which, 7, out=tmp_path / "whole", **options)
+    for steps in (2, 3, 6, 7):
+        parts = pzobo.fit(problem(), which, steps, out=tmp_path / "parts", resume=True, **options)
+    assert torch.equal(whole.x, parts.x)
+    assert [row["outer_loss"] for row in whole.history] == [row["outer_loss"] for row in parts.history]
+    states = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=False) for name in ("whole", "parts")]
+    assert_same(*(state["objective"] for state in states))
+
+
+def test_a_network_inside_and_what_f_sees_of_it() -> None:
+    """Source weights: steps on the logits, and on the weights of the network; the problem's own f is what is shown."""
+    task = source_weights("digits", sources=4, size=40, hidden=8, seed=0)
+    adam, jacobian = pzobo.Adam(0.02, 30), pzobo.PZOBO(mu=0.1, directions=4)
+    seen = {
+        "outputs": lambda x, y, val: task.logits(x, y, val[0]),
+        "loss": lambda logits, val: cross_entropy(logits, val[1]),
+    }
+    for options in (seen, {}):
+        found = pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, low=-5, high=5, **options), 5, evaluate_every=1)
+        losses = [row["val_loss"] for row in found.history]
+        assert losses[-1] < 0.95 * losses[0]
+        assert found.history[-1]["outer_loss"] == pytest.approx(losses[-1], rel=1e-5)
+        assert found.x[0] > found.x[-1], "the last source has no right label"
+        assert found.history[0]["audit_roughness"] < 0.5
+    wrong = {**seen, "loss": lambda logits, val: 2 * cross_entropy(logits, val[1])}
+    with pytest.raises(OptionError, match="make them one"):
+        pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **wrong), 2)
+
+
+def test_trees_of_variables_and_random_training() -> None:
+    """Two tensors in x, and a training that draws: every one draws the same."""
+
+    def noisy(x: dict[str, Tensor], y0: Tensor, batch: Any) -> Tensor:
+        return A[:, :3] @ x["a"] + A[:, 3] * x["b"] + 0.1 * torch.randn(20, dtype=torch.float64)
+
+    def f(x: Any, y: Tensor, val: Tensor) -> Tensor:
+        return squares(x, y, val) + 0.1 * x["b"] ** 2
+
+    x0 = {"a": torch.zeros(3).double(), "b": torch.zeros(()).double()}
+    found = pzobo.fit(problem(f, x0), method(noisy), 8, seed=3)
+    torch.manual_seed(3)
+    r = B - 0.1 * torch.randn(20, dtype=torch.float64)
+    D = torch.diag(torch.tensor([0, 0, 0, 0.1 * 20]).double())
+    expected = torch.linalg.solve(A.T @ A + D, A.T @ r)
+    assert torch.allclose(torch.cat([found.x["a"], found.x["b"][None]]), expected, atol=1e-6)
+
+
+def test_black_boxes_side_by_side_have_the_same_bits() -> None:
+    pytest.importorskip("joblib")
+    one, two = (pzobo.GaussNewton(pzobo.BlackBox(bent, jobs=jobs), pzobo.PZOBO(1e-3, 4)) for jobs in (1, 2))
+    runs = [pzobo.fit(problem(), which, 3, evaluate_every=1) for which in (one, two)]
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert runs[0].history[-1]["trainings"] == runs[1].history[-1]["trainings"]
+
+
+def test_a_rough_response_is_told() -> None:
+    def steps(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+        return (torch.floor(1e5 * x.sum()) * torch.arange(1, 21).double() ** 2).sin()
+
+    with pytest.warns(AuditWarning, match="kappa"):
+        pzobo.fit(problem(), method(steps), 2)
+
+
+def test_options() -> None:
+    box = pzobo.BlackBox(linear)
+    for options, told in (
+        ({"jacobian": pzobo.Direct()}, "PZOBO"),
+        ({"jacobian": pzobo.PZOBO(sampler=pzobo.Orthogonal())}, "coordinates"),
+        ({"jacobian": pzobo.PZOBO(at="z")}, "coordinates"),
+        ({"outputs": lambda x, y, val: y}, "together"),
+        ({"prior": "strong"}, "evidence"),
+        ({"prior": -1.0}, "evidence"),
+        ({"rows": 0}, "rows"),
+        ({"low": 1.0, "high": 0.0}, "below"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            pzobo.GaussNewton(box, **{"jacobian": pzobo.PZOBO(), **options})
+    with pytest.raises(OptionError, match="not between"):
+        pzobo.fit(problem(), method(linear, low=1.0, high=2.0), 1)
+    with pytest.raises(OptionError, match="four times"):
+        pzobo.fit(problem(), method(linear, mu=1.0, low=-1.0, high=1.0), 1)

@@ -1,0 +1,100 @@
+"""Are the losses those of scikit-learn, on the outputs that were asked for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
+from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.svm import SVC, LinearSVC
+
+from pzobo.errors import OptionError, RequirementError
+from pzobo.response.levenberg_marquardt import Terms
+from pzobo.sklearn.losses import Outputs, row_loss
+
+X, y = load_iris(return_X_y=True)
+WEIGHTS = np.random.default_rng(0).uniform(0.5, 2, len(y))
+
+
+def value(loss: Any, r: Any, c: Any = None) -> float:
+    none = torch.zeros(0).double()
+    return float(loss(none, torch.as_tensor(r).flatten(), loss.extra if c is None else c))
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_log_loss(classes: int, weights: Any) -> None:
+    labels = np.array(["a", "b", "c"])[y]
+    keep = y < classes
+    model = LogisticRegression(C=0.01).fit(X[keep], labels[keep])
+    outputs = Outputs.of(model, labels[keep])
+    w = None if weights is None else weights[keep]
+    r = outputs(model, X[keep])
+    assert r.shape == ((100,) if classes == 2 else (150, 3))
+    wanted = log_loss(labels[keep], model.predict_proba(X[keep]), sample_weight=w)
+    assert value(row_loss(None, outputs, r, labels[keep], w), r) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_squared_error(weights: Any) -> None:
+    for target in (X[:, 0], X[:, :2]):
+        model = Ridge().fit(X, target)
+        outputs = Outputs.of(model, target)
+        r = outputs(model, X)
+        wanted = mean_squared_error(target, r, sample_weight=weights)
+        assert value(row_loss(None, outputs, r, target, weights), r) == pytest.approx(wanted)
+
+
+def test_a_class_that_a_fold_has_not_seen_is_unlikely() -> None:
+    model = LogisticRegression().fit(X[y != 1], y[y != 1])
+    outputs = Outputs.of(model, y)
+    r = outputs(model, X)
+    assert r.shape == (150, 3)
+    assert np.allclose(np.exp(r[:, [0, 2]]), model.predict_proba(X))
+    assert np.all(r[:, 1] < -20)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_decisions_are_calibrated(classes: int) -> None:
+    """Scale and shifts are fitted: another scale of the decisions has the same loss."""
+    keep = y < classes
+    model = (LinearSVC(C=0.01) if classes == 3 else SVC()).fit(X[keep, 1:3], y[keep])
+    outputs = Outputs.of(model, y[keep])
+    assert outputs.answer == "decision_function"
+    r = outputs(model, X[keep, 1:3])
+    loss = row_loss(None, outputs, r, y[keep], None)
+    none = torch.zeros(0).double()
+    found = []
+    for factor in (1.0, 3.0):
+        flat = factor * torch.as_tensor(r).flatten()
+        c = Terms(loss, 1.0, extra=loss.extra).fitted(none, flat, loss.extra)
+        found.append(value(loss, flat, c))
+        assert float(torch.func.grad(lambda c, r=flat: loss(none, r, c))(c).abs().max()) < 1e-4
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+    assert found[0] < value(loss, r)
+
+
+def test_a_function_of_tensors() -> None:
+    model = LogisticRegression().fit(X, y)
+    outputs = Outputs.of(model, y)
+    r = outputs(model, X)
+    brier = row_loss(lambda o, t, w: (w * (o.softmax(1)[range(150), t] - 1) ** 2).mean(), outputs, r, y, None)
+    wanted = np.mean((model.predict_proba(X)[range(150), y] - 1) ** 2)
+    assert value(brier, r) == pytest.approx(wanted)
+
+
+def test_refused() -> None:
+    with pytest.raises(RequirementError, match="give y"):
+        Outputs.of(Ridge(), None)
+    with pytest.raises(RequirementError, match="several columns"):
+        Outputs.of(LogisticRegression(), np.stack([y, y], 1))
+    assert Outputs.of(Perceptron(), y).answer == "decision_function"
+    outputs = Outputs.of(Ridge(), X[:, 0])
+    with pytest.raises(OptionError, match="loss='log_loss': a regressor takes \"squared_error\""):
+        row_loss("log_loss", outputs, X[:, 0], X[:, 0], None)
+    with pytest.raises(OptionError, match='a classifier takes "log_loss"'):
+        row_loss("squared_error", Outputs.of(SVC(), y), np.zeros((150, 3)), y, None)
