@@ -186,7 +186,9 @@ def test_some_choices(solver: str, matrix: bool, prepared: bool, data: str, dtyp
 @pytest.mark.skipif("PZOBO_ALL_VALUES" not in os.environ, reason="takes hours: set PZOBO_ALL_VALUES=1")
 @pytest.mark.parametrize("prepared", [False, True], ids=["at x", "prepared"])
 @pytest.mark.parametrize("matrix", [False, True], ids=["vector", "matrix"])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_all_choices(solver: str, matrix: bool, prepared: bool) -> None:
-    data = ("batch",) if solver == "ClosedForm" else DATA
-    check(solver, matrix, prepared, [(one, dtype, ALL) for dtype in DTYPES for one in data])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("solver", "data"), [(s, d) for s in SOLVERS for d in (("batch",) if s == "ClosedForm" else DATA)]
+)
+def test_all_choices(solver: str, data: str, dtype: str, matrix: bool, prepared: bool) -> None:
+    check(solver, matrix, prepared, [(data, dtype, ALL)])
