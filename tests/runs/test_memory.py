@@ -1,5 +1,5 @@
-"""Is the peak that of what counts, also where it is asked for late? In a process of its own, since Linux counts all of a
-process, and what other tests leave to be freed would be missing from the peak."""
+"""Is the peak that of what counts, also where it is asked for late? In a process of its own, since Linux counts all of
+a process, and what other tests leave to be freed would be missing from the peak."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import math
 import re
 import time
@@ -35,7 +36,8 @@ class Peak:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.highest = device, 0.0
-        with contextlib.suppress(OSError, AttributeError):  # give back what is free, or its use would not be seen
+        gc.collect()  # what is freed later, or is free already, would be missing from the peak
+        with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         self.before = self._highest() if self._reset() else None
         self._asked = -math.inf
