@@ -29,7 +29,7 @@ def launch(ranks: int, *arguments: Any, code: int | None = 0, **more: str) -> su
     found = subprocess.run(
         command(ranks, *arguments), capture_output=True, text=True, env=environment(**more), cwd=ROOT, timeout=240
     )
-    assert code is None or found.returncode == code, found.stderr[-4000:]
+    assert code is None or found.returncode == code, found.stderr[-20000:]
     return found
 
 

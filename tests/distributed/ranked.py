@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -174,10 +175,19 @@ CASES |= {
         pzobo.Method(pzobo.GD(0.05, 4), pzobo.Implicit(pzobo.CG(3, 1e-2)), warm_start=True, batch_size=7), **DATA
     ),
     "data, hozog": lambda: fitted(pzobo.HOZOG(pzobo.GD(0.05, 4), directions=3), torch.float64, **DATA),
-    "data, SOBA": lambda: fitted(pzobo.algorithms.SOBA(0.02, batch_size=7), **DATA),
-    "data, F2SA": lambda: fitted(pzobo.algorithms.F2SA(0.02), **DATA),
-    "data, STN": lambda: fitted(pzobo.algorithms.DeltaSTN(0.02), **DATA),
 }
+ALGORITHMS = [
+    getattr(pzobo.algorithms, name)
+    for name in pzobo.algorithms.__all__
+    if dataclasses.is_dataclass(getattr(pzobo.algorithms, name)) and hasattr(getattr(pzobo.algorithms, name), "lr")
+]
+CASES |= {
+    f"data, {algorithm.__name__}": lambda algorithm=algorithm: fitted(  # type: ignore[misc]
+        algorithm(0.02, batch_size=7, outer_batch_size=10), torch.float64, **DATA
+    )
+    for algorithm in ALGORITHMS
+}
+CASES["data, SAMA"] = lambda: fitted(pzobo.algorithms.SAMA(batch_size=7), torch.float64, **DATA)
 LEARNERS: dict[str, Any] = {
     "PZOBO": pzobo.meta.HeadLearner(pzobo.GD(0.1, 3)),
     "ANIL": pzobo.meta.ANIL(steps=2),
