@@ -14,7 +14,7 @@ from pzobo.distributed.alike import check_alike, checksum, due
 from pzobo.distributed.ranks import ALONE, Ranks, _store_of_group, here
 from pzobo.distributed.rows import share
 from pzobo.distributed.splits import Shares
-from pzobo.errors import BatchError, OptionError
+from pzobo.errors import BatchError, OptionError, RankError
 
 
 def test_a_process_on_its_own_is_rank_0_of_1() -> None:
@@ -94,6 +94,30 @@ def test_rows_are_dealt_out_once() -> None:
 
 def test_nothing_is_compared_where_no_look_is_due() -> None:
     check_alike(Several(0, 2, None), {"x": (torch.zeros(1),)}, 3)
+
+
+class Work:
+    """A collective call that ends just after somebody has waited for it in vain, well or with an error."""
+
+    def __init__(self, error: str) -> None:
+        self.error, self.waited = error, 0
+
+    def wait(self, timeout: Any = None) -> None:
+        self.waited += 1
+        if self.waited == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.error:
+            raise RuntimeError(self.error)
+
+    def is_completed(self) -> bool:
+        return self.waited > 0
+
+
+def test_a_call_that_ends_just_after_the_wait_is_not_lost() -> None:
+    ranks = Several(1, 2, None)
+    ranks._finish(lambda async_op: Work(""), about=torch.zeros(1))
+    with pytest.raises(RankError, match="connection closed"):
+        ranks._finish(lambda async_op: Work("connection closed"), about=torch.zeros(1))
 
 
 def test_without_a_store_a_rank_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

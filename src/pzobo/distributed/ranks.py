@@ -102,15 +102,14 @@ class Ranks:
             if about.device.type != "cpu":
                 work.wait()
                 return
-            while True:
-                try:
+            while not work.is_completed():
+                # Out of patience, or failed: the next look tells, since work may end between the two.
+                with contextlib.suppress(RuntimeError):
                     work.wait(timedelta(seconds=_LOOK))
                     return
-                except RuntimeError:
-                    if work.is_completed():
-                        raise
-                if self._read("failed"):
+                if not work.is_completed() and self._read("failed"):
                     raise RuntimeError("another rank has failed")
+            work.wait()
         except RuntimeError as error:
             raise _Lost(" ".join(str(error).split())[:200]) from error
 
