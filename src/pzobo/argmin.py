@@ -33,7 +33,7 @@ from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.directional import Directional
-from pzobo.jacobians.verdict import look_at
+from pzobo.jacobians.verdict import look_at, say_strangers
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
@@ -288,6 +288,8 @@ class Argmin:
             self._check_rows(x, y0, data[0].tree, y)
         with no_saved_tensor_hooks():
             look = self._looks.at(x_leaves, x_plan, y, y_plan, data[0], given)
+            if torch.is_grad_enabled():
+                say_strangers(self._questions, look.strangers, self.audit)
             batches = [batch.tree for batch in data]
             replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
             solver = self.solver

@@ -24,6 +24,7 @@ from pzobo.tensors.checks import scalar
 from pzobo.tensors.modules import Calls, calls, conditions
 from pzobo.tensors.precision import Coarsest
 from pzobo.tensors.replay import watched
+from pzobo.tensors.strangers import strangers
 from pzobo.tensors.trees import Leaves, Plan, Taken
 
 
@@ -55,6 +56,8 @@ class Look:
     """How they were then: torch.compile does not look at all of it again."""
     eps: float
     """The rounding of half precisions that the loss itself computes in; 0 where it does not."""
+    strangers: tuple[torch.Size, ...]
+    """The shapes of tensors that ask for a gradient, and that it depends on without being given them."""
 
 
 Compilations = dict[_Key, Code]
@@ -106,6 +109,7 @@ class Looks:
         loss, z_plan, z_size = self.inner_loss, x_plan, 0
         called = Calls()
         coarsest = Coarsest()
+        values: list[Any] = []
         with watched(), torch.enable_grad(), coarsest:
             asked = _asking(y)
             try:
@@ -117,8 +121,9 @@ class Looks:
                         with calls() as called:
                             value = loss(z, y_plan.build(asked), batch.tree)
                         scalar(value, "The inner loss")
+                        values.append(value)
                     if "function" in solver.gives:
-                        solver.fn(z, batch.tree)
+                        values += Plan.take(solver.fn(z, batch.tree))[0]
                     z_leaves, z_plan = Plan.take(z)
                     z_size = sum(t.numel() for t in z_leaves if isinstance(t, Tensor) and t.requires_grad)
             except PzoboError:
@@ -138,7 +143,9 @@ class Looks:
         kernel = self._kernel(z_plan, y_plan, y, self.compile and not hindrance, now)
         if kernel.numbers is not None:
             z_size += len(kernel.numbers.by_x)
-        look = Look(kernel, z_size, modules, now, coarsest.eps)
+        given_tensors = (t for t in (*x_leaves, *asked) if isinstance(t, Tensor))
+        others = strangers((t for t in values if isinstance(t, Tensor)), given_tensors)
+        look = Look(kernel, z_size, modules, now, coarsest.eps, tuple(t.shape for t in others))
         self._looks[signature] = look
         return look
 

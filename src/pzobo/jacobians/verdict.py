@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 from pzobo.errors import AuditError, AuditWarning, DivergenceError
 from pzobo.inner.problem import InnerProblem
-from pzobo.inner.questions import Audit, Finding
+from pzobo.inner.questions import Audit, Finding, Questions
 from pzobo.jacobians.audit import repeat_finding
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
@@ -48,12 +49,30 @@ def look_at(
     if not isinstance(asked, Direct):  # which says zero on purpose
         findings += _witnesses(inner, jacobian, who, y, v, found)
     questions.audit = Audit.of(questions.asked, findings)
+    say(questions, findings, audit)
+
+
+def say(questions: Questions, findings: Sequence[Finding], audit: bool | Literal["error"]) -> None:
+    """Say what does not hold, once of each kind, or raise it."""
     for finding in findings:
         if not finding.holds and audit == "error":
             raise AuditError(finding.sentence)
         if not finding.holds and finding.name not in questions.said:
             questions.said.add(finding.name)
-            warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=2)
+            warnings.warn(f"{finding.sentence} (audit=False switches this off.)", AuditWarning, stacklevel=3)
+
+
+def say_strangers(questions: Questions, shapes: Sequence[Sequence[int]], audit: bool | Literal["error"]) -> None:
+    """Say that the inner problem depends on tensors that ask for a gradient and will get none from it."""
+    if not shapes or not audit:
+        return
+    listed = ", ".join(str(tuple(shape)) for shape in shapes[:3]) + (", ..." if len(shapes) > 3 else "")
+    sentence = (
+        f"The inner problem depends on tensors that require a gradient and are neither in x nor in y0 ({len(shapes)}, "
+        f"of shape {listed}). They are constants for it, and get no gradient through y. Put them into x if they are to "
+        "be learned; else detach them, or call requires_grad_(False)."
+    )
+    say(questions, [Finding("strangers", float(len(shapes)), False, sentence)], audit)
 
 
 def _witnesses(inner: InnerProblem, jacobian: Jacobian, who: str, y: Leaves, v: Leaves, found: Leaves) -> list[Finding]:

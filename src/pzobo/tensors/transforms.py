@@ -30,7 +30,11 @@ def refuse_transforms(tensors: Iterable[Tensor]) -> None:
         if forward_ad.unpack_dual(tensor).tangent is not None:
             raise RequirementError(f"An argmin has no forward-mode derivative, and got a dual tensor. {ADVICE}")
     if getattr(forward_ad, "_current_level", -1) >= 0:  # a loss may have dual tensors of its own, by a closure
-        raise RequirementError(f"An argmin cannot be called inside of forward_ad.dual_level(). {ADVICE}")
+        raise RequirementError(
+            "An argmin cannot be called inside of forward_ad.dual_level(), nor while another thread is in one: torch "
+            'has one for the whole process, and ForwardMode and products="forward" use it. Run threads with those one '
+            f"after the other, or processes. {ADVICE}"
+        )
 
 
 def refuse_batched_gradients(tensors: Iterable[Tensor]) -> None:
