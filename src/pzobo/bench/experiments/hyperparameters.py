@@ -241,6 +241,6 @@ class Reweight(Experiment):
 
 def auc(weights: torch.Tensor, corrupted: torch.Tensor) -> float:
     """The chance that a right label has a larger weight than a wrong one, ties by half."""
-    right, wrong = weights[~corrupted].detach(), weights[corrupted].detach()
-    larger = (right[:, None] > wrong).double().mean() + 0.5 * (right[:, None] == wrong).double().mean()
-    return float(larger)
+    right, wrong = weights[~corrupted].detach(), weights[corrupted].detach().sort().values
+    below, not_above = (torch.searchsorted(wrong, right, side=side) for side in ("left", "right"))
+    return float((below + not_above).double().mean() / (2 * len(wrong)))
