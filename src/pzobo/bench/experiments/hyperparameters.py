@@ -14,8 +14,9 @@ from torch import Tensor
 from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
+from pzobo.bench.experiments.controls import Plain
 from pzobo.bench.experiments.global_l2 import GlobalL2
-from pzobo.bench.experiments.ordinary import ORDINARY, Plain, again
+from pzobo.bench.experiments.ordinary import ORDINARY, again
 from pzobo.bench.methods import ALGORITHMS, METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
