@@ -5,16 +5,14 @@ levels, plain SGD on x. The rows are made up: their values cost nothing. All run
 the processor's time of this thread.
 """
 
-from benchmarks.environment import OUT, use_one_thread, write
+from benchmarks.environment import use_one_thread
 
 use_one_thread()
 
-import argparse  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
-from statistics import median  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -23,7 +21,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 import pzobo  # noqa: E402
-from benchmarks import targets  # noqa: E402
+from benchmarks import outline, targets  # noqa: E402
 from pzobo.data import Dataset, Split  # noqa: E402
 from pzobo.outer.every import Every  # noqa: E402
 from pzobo.outer.loop import Loop  # noqa: E402
@@ -38,6 +36,13 @@ CHUNK = 128
 """Steps of one turn: as many as compiled code makes in one call."""
 
 Turn = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    step: Turn
+    """One turn."""
 
 
 def data() -> Dataset:
@@ -139,40 +144,17 @@ def in_jax(problem: Any) -> Turn:
     return turn
 
 
-def contenders() -> dict[str, Turn]:
+def contenders() -> list[Contender]:
     problem = data_cleaning(data(), corruption=0.5)
-    found = {
-        "SOBA by hand": by_hand(problem),
-        "pzobo SOBA": ours(problem, False),
-        "pzobo SOBA, compiled": ours(problem, True),
-    }
-    try:
-        return {**found, "JAX SOBA": in_jax(problem)}
-    except ModuleNotFoundError as missing:
-        print(f"no JAX: {missing.name} is not installed")
-        return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.single_loop", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "single_loop.json")
-    arguments = parser.parse_args()
-    chosen = contenders()
-    times: dict[str, list[float]] = {name: [] for name in chosen}
-    for turn in chosen.values():
-        turn()
-    for _ in range(arguments.rounds):
-        for name, turn in chosen.items():
-            began = time.process_time()
-            turn()
-            times[name].append((time.process_time() - began) / CHUNK)
-    speeds = {name: 1 / median(own) for name, own in times.items()}
-    for name, own in times.items():
-        print(f"{name:<24} {speeds[name]:8.0f} steps/s   {1e6 * min(own):6.0f} to {1e6 * max(own):6.0f} us a step")
-    write(arguments.out, {"steps a second": speeds, "targets": targets.judge(targets.SINGLE_LOOP, speeds)})
-    return 0
+    found = [
+        Contender("SOBA by hand", by_hand(problem)),
+        Contender("pzobo SOBA", ours(problem, False)),
+        Contender("pzobo SOBA, compiled", ours(problem, True)),
+    ]
+    return outline.with_jax(found, lambda: Contender("JAX SOBA", in_jax(problem)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    rate = ("steps/s", lambda timing: 1e3 * CHUNK / timing.ms)
+    clock = time.process_time
+    sys.exit(outline.run("single_loop", __doc__, contenders, targets.SINGLE_LOOP, rounds=15, measure=rate, clock=clock))

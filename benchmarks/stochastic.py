@@ -4,14 +4,12 @@ Softmax regression on batches of 64 x 784 with 10 classes, one l2 weight for eac
 of their own, 10 terms of a Neumann series on others, and plain SGD on x.
 """
 
-from benchmarks.environment import OUT, use_one_thread, write
+from benchmarks.environment import use_one_thread
 
 use_one_thread()
 
-import argparse  # noqa: E402
 import sys  # noqa: E402
-from dataclasses import asdict  # noqa: E402
-from pathlib import Path  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -20,9 +18,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import pzobo  # noqa: E402
-from benchmarks import targets  # noqa: E402
+from benchmarks import outline, targets  # noqa: E402
 from benchmarks.contender import Contender, relative_error  # noqa: E402
-from benchmarks.timing import race  # noqa: E402
 
 ROWS, FEATURES, CLASSES, STEPS, TERMS = 64, 784, 10, 10, 10
 RATE = 0.1
@@ -106,33 +103,16 @@ def jax_peer() -> Contender:
 
 
 def contenders() -> list[Contender]:
-    found = [ours(compile=False), ours(compile=True)]
-    try:
-        return [*found, jax_peer()]
-    except ModuleNotFoundError as missing:
-        print(f"no JAX: {missing.name} is not installed")
-        return found
+    return outline.with_jax([ours(compile=False), ours(compile=True)], jax_peer)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stochastic", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--out", metavar="FILE.json", type=Path, default=OUT / "stochastic.json")
-    arguments = parser.parse_args()
-    chosen = contenders()
+def wrong(chosen: Sequence[Contender]) -> list[str]:
     expected = chosen[0].hypergradient()
-    wrong = []
-    for contender in chosen:
-        error = relative_error(contender.hypergradient(), expected)
+    errors = {contender: relative_error(contender.hypergradient(), expected) for contender in chosen}
+    for contender, error in errors.items():
         print(f"{contender.name:<26} {error:.0e} from {chosen[0].name}")
-        wrong += [contender.name] if error > contender.tolerance else []
-    timings = race(chosen, arguments.rounds)
-    for timing in timings:
-        print(f"{timing.name:<26} {timing.ms:8.3f} ms  {timing.ms_quartiles[0]:8.3f}-{timing.ms_quartiles[1]:8.3f}")
-    verdicts = targets.judge(targets.STOCHASTIC, {timing.name: timing.ms for timing in timings})
-    write(arguments.out, {"timings": [asdict(t) for t in timings], "targets": verdicts, "disagreeing": wrong})
-    return 1 if wrong else 0
+    return [contender.name for contender, error in errors.items() if error > contender.tolerance]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(outline.run("stochastic", __doc__, contenders, targets.STOCHASTIC, rounds=30, wrong=wrong))

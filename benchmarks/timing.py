@@ -9,12 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
-
-from benchmarks.contender import Contender
+from typing import Any, Protocol
 
 TURN_SECONDS = 0.02
 MAX_STEPS_A_TURN = 10
+
+
+class Racer(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def step(self) -> Callable[[], Any]: ...
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,16 @@ class Timing:
     steps: int
 
 
-def seconds(action: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def seconds(action: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     action()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def race(contenders: Sequence[Contender], rounds: int) -> list[Timing]:
+def race(contenders: Sequence[Racer], rounds: int, clock: Callable[[], float] = time.perf_counter) -> list[Timing]:
     turns = []
     for contender in contenders:
-        usual = min(seconds(contender.step) for _ in range(3))
+        usual = min(seconds(contender.step, clock) for _ in range(3))
         turns.append(max(1, min(MAX_STEPS_A_TURN, round(TURN_SECONDS / usual))))
     samples: list[list[float]] = [[] for _ in contenders]
     gc.collect()
@@ -44,7 +50,7 @@ def race(contenders: Sequence[Contender], rounds: int) -> list[Timing]:
         order.reverse()  # a contender that comes after its twin finds more in the cache
         for contender, turn, own in order:
             contender.step()
-            own.extend(seconds(contender.step) for _ in range(turn))
+            own.extend(seconds(contender.step, clock) for _ in range(turn))
     gc.unfreeze()
     return [
         Timing(contender.name, 1e3 * median(own), _quartiles(own), len(own))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -169,10 +169,20 @@ class Memory(Objective, Generic[C]):
     def hypergradient(self) -> Tensor:
         """The same without autograd: D is known."""
         value, direction = self._step()
+        kept = {t.untyped_storage().data_ptr() for t in self._kept()}
         for variable, slope in zip(self.at.variables, direction.leaves, strict=True):
-            # A copy: what is carried may be D itself.
-            variable.grad = slope.clone() if variable.grad is None else variable.grad + slope
+            if variable.grad is not None:
+                variable.grad = variable.grad + slope
+            else:  # x.grad is the caller's to write into: where D is needed again it gets a copy
+                variable.grad = slope.clone() if slope.untyped_storage().data_ptr() in kept else slope
         return value
+
+    def _kept(self) -> Iterator[Tensor]:
+        """What the next step reads again."""
+        yield from self.at.zeros.values()
+        yield from self.at.x.leaves
+        for part in parts_of(self.carried).values():
+            yield from part.leaves if isinstance(part, Vector) else [part] if isinstance(part, Tensor) else []
 
     def _step(self) -> tuple[Tensor, Vector]:
         """f and D of the next step."""

@@ -31,6 +31,9 @@ class AmIGO(SecondOrder[AmIGOState]):
 
     Arbel, Mairal, "Amortized implicit differentiation for stochastic bilevel optimization", ICLR 2022.
 
+    Checked against the authors' code (read; it carries -v, and may also take steps on |H v - df/dy|^2) and
+    benchmark_bilevel (run beside).
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         steps: steps of y.

@@ -38,6 +38,9 @@ class BOME(Algorithm[BOMEState]):
     Ye, Liu, Wright, Stone, Liu, "BOME! Bilevel optimization made easy: a simple first-order approach", NeurIPS 2022,
     Algorithm 1.
 
+    Checked against the authors' code (read), which has `barrier="value"` with eta = 0.1 and momentum in all steps, and
+    benchmark_bilevel (run beside).
+
     Args:
         lr: the step of z; a number, or a function of the outer step.
         steps: steps of z.

@@ -31,6 +31,8 @@ class BSA(SecondOrder[BSAState]):
 
     Ghadimi, Wang, "Approximation methods for bilevel programming", arXiv:1802.02246, 2018, Algorithms 2 and 3.
 
+    Checked against benchmark_bilevel (read), which other authors wrote.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         steps: steps of y.

@@ -41,6 +41,8 @@ class BVFIM(Algorithm[BVFIMState]):
     Liu, Liu, Yuan, Zeng, Zhang, "A value-function-based interior-point method for non-convex bi-level optimization",
     ICML 2021.
 
+    Checked against the code of its sequel BVFSM (read), whose gap is another one.
+
     Args:
         lr: the step of z; a number, or a function of the outer step.
         steps: steps of z.

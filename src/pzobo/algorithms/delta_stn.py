@@ -39,6 +39,8 @@ class DeltaSTN(SecondOrder[DeltaSTNState]):
     Bae, Grosse, "Delta-STN: efficient bilevel optimization for neural networks using structured response Jacobians",
     NeurIPS 2020.
 
+    Checked against the authors' code (read), which takes D at x + e where the scale is tuned.
+
     Args:
         lr: the step of w; a number, or a function of the outer step.
         steps: steps of w and T.

@@ -37,6 +37,8 @@ class F2SA(Algorithm[F2SAState]):
 
     Kwon, Kwon, Wright, Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023, Algorithm 1.
 
+    Checked against benchmark_bilevel (run beside), which other authors wrote.
+
     Args:
         lr: the step of z; a number, or a function of the outer step.
         y_lr: the step of y; lr / (2 l) by default.

@@ -45,6 +45,9 @@ class FdeHBO(SecondOrder[FdeHBOState]):
     Yang, Xiao, Ji, "Achieving O(eps^-1.5) complexity in Hessian/Jacobian-free stochastic bilevel optimization",
     NeurIPS 2023.
 
+    Checked against its abstract and summaries only: a single loop, differences with a projection of v, momentum on all
+    three. Neither its pseudo-code nor code of the authors was found.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         v_lr: the step of v; `lr` by default.

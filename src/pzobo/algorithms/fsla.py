@@ -45,6 +45,8 @@ class FSLA(SecondOrder[FSLAState]):
 
     Li, Gu, Huang, "A fully single loop algorithm for bilevel optimization without Hessian inverse", AAAI 2022.
 
+    Checked against benchmark_bilevel (read), which other authors wrote.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         v_lr: the step of v; `lr` by default.

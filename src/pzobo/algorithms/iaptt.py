@@ -32,6 +32,8 @@ class IAPTT(SecondOrder[IAPTTState]):
     Liu, Liu, Zeng, Zhang, "Towards gradient-based bilevel optimization with non-convex followers and beyond",
     NeurIPS 2021.
 
+    Checked against the authors' code (read).
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         steps: steps of y.

@@ -35,6 +35,8 @@ class MASOBA(SecondOrder[MASOBAState]):
     Chen, Xiao, Balasubramanian, "Optimal algorithms for stochastic bilevel optimization under relaxed smoothness
     conditions", JMLR 2024.
 
+    Checked against a baseline of other authors only (that of AccBO), which moves y, v and x one after the other.
+
     Args:
         lr: the step of y; a number, or a function of the outer step such as `Decay(0.1, 0.5)`.
         v_lr: the step of v; `lr` by default.

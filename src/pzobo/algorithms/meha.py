@@ -36,6 +36,9 @@ class MEHA(Algorithm[MEHAState]):
     Liu, Liu, Yao, Zeng, Zhang, "Moreau envelope for nonconvex bi-level optimization: a single-loop and Hessian-free
     solution strategy", ICML 2024, Algorithm 1.
 
+    Checked against the authors' code (read), which moves y before x, both at the old x, and multiplies f by a growing
+    number where this divides by it.
+
     Args:
         lr: the step of w; a number, or a function of the outer step.
         y_lr: the step of y; `lr` by default.

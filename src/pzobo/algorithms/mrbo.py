@@ -21,6 +21,8 @@ class MRBO(SecondOrder[SUSTAINState]):
 
     Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, Algorithm 1.
 
+    Checked against benchmark_bilevel (run beside) and the authors' code (read), which moves y twice in a step.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         momentum: STORM's weight of the new direction, in (0, 1], or a function of the outer step.

@@ -91,6 +91,7 @@ class Oracles(Feed):
     Attributes:
         x: the outer variables at this step; a copy, so that it can be kept.
         y0: where the inner variables start.
+        zeros: gradients that are zero, by the number of their tensor, those of y before those of x.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class Oracles(Feed):
             raise StructureError("y0 holds no tensors; there is nothing to minimise over.")
         self.y0 = Vector(tuple([inner_variable(leaf).clone() for leaf in y]))
         z_plan = Plan.take(self._variables)[1]
-        self._g = Kernel(self._inner, _Slope(), z_plan, self.y_plan, compile=False)
-        self._f = Kernel(self._outer, _Slope(), z_plan, self.y_plan, compile=False)
+        self._g = Kernel(self._losses.inner, _Slope(), z_plan, self.y_plan, compile=False)
+        self._f = Kernel(self._losses.outer, _Slope(), z_plan, self.y_plan, compile=False)
         self.slots = tuple(range(len(self._variables)))
         self._place = _Place(self._g, Questions(), working_eps(self.y0.leaves))
-        self._values: dict[str, Tensor] = {}
+        self.zeros: dict[int, Tensor] = {}
         super().__init__(problem.train, problem.val, sizes, seed)
         self.x = self.present_x()
 
@@ -157,8 +158,7 @@ class Oracles(Feed):
     def f(self, x: Vector, y: Vector, batch: Tree) -> Slopes:
         """f with df/dy and df/dx."""
         self.calls["f"] += 1
-        by_y, by_x = self._f.gradients(x.leaves, y.leaves, batch, self.slots)
-        return Slopes(self._values["f"], Vector(by_y), Vector(by_x))
+        return self._slopes(self._losses.outer, x, y, batch)
 
     def f_y(self, x: Vector, y: Vector, batch: Tree) -> Vector:
         """df/dy."""
@@ -172,8 +172,7 @@ class Oracles(Feed):
     def g(self, x: Vector, y: Vector, batch: Tree) -> Slopes:
         """g with dg/dy and dg/dx."""
         self.calls["g"] += 1
-        by_y, by_x = self._g.gradients(x.leaves, y.leaves, batch, self.slots)
-        return Slopes(self._values["g"], Vector(by_y), Vector(by_x))
+        return self._slopes(self._losses.inner, x, y, batch)
 
     def g_y(self, x: Vector, y: Vector, batch: Tree) -> Vector:
         """dg/dy."""
@@ -183,6 +182,23 @@ class Oracles(Feed):
     def g_value(self, x: Vector, y: Vector, batch: Tree) -> Tensor:
         """g."""
         return self._g.value(x.leaves, y.leaves, batch)
+
+    def _slopes(self, loss: Callable[..., Tensor], x: Vector, y: Vector, batch: Tree) -> Slopes:
+        """A loss with its gradients. One that is zero, as that of an f without x, is made once: no step fills it."""
+        count = len(y.leaves)
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_() for t in (*y.leaves, *x.leaves)]
+            value = loss(leaves[count:], self.y_plan.build(leaves[:count]), batch)
+            found = (
+                torch.autograd.grad(value, leaves, allow_unused=True) if value.requires_grad else [None] * len(leaves)
+            )
+        slopes = tuple([self._zero(i, leaves[i]) if d is None else d for i, d in enumerate(found)])
+        return Slopes(value.detach(), Vector(slopes[:count]), Vector(slopes[count:]))
+
+    def _zero(self, i: int, like: Tensor) -> Tensor:
+        if i not in self.zeros:
+            self.zeros[i] = torch.zeros_like(like, requires_grad=False)
+        return self.zeros[i]
 
     # Second derivatives of g, by autodiff, forward mode or differences
 
@@ -267,18 +283,7 @@ class Oracles(Feed):
         return self._losses.tree(x.leaves)
 
     def kernels(self) -> tuple[Kernel, Kernel]:
-        """g and f as compiled code takes them: functions that note nothing."""
+        """g and f as compiled code takes them."""
         losses = (self._losses.inner, self._losses.outer)
         g, f = (Kernel(loss, _Slope(), self._g.z_plan, self.y_plan, compile=True) for loss in losses)
         return g, f
-
-    def _inner(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        return self._noted("g", self._losses.inner(x, y, batch))
-
-    def _outer(self, x: Leaves, y: Tree, batch: Tree) -> Tensor:
-        return self._noted("f", self._losses.outer(x, y, batch))
-
-    def _noted(self, name: str, value: Tensor) -> Tensor:
-        """A loss, whose value is kept: a gradient that was asked for has it for nothing."""
-        self._values[name] = value.detach()
-        return value

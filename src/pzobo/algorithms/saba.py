@@ -57,6 +57,9 @@ class SABA(SecondOrder[SABAState]):
     Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global variance
     reduction algorithms", NeurIPS 2022, section 2.3.
 
+    Checked against the text of the paper (its submission, Eq. 11) and the authors' code (benchmark_bilevel, run
+    beside).
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         v_lr: the step of v; `lr` by default.

@@ -38,6 +38,8 @@ class SAMA(SecondOrder[SAMAState]):
 
     Choe, Mehta, Ahn, Neiswanger, Xie, Strubell, Xing, "Making scalable meta learning practical", NeurIPS 2023.
 
+    Checked against the authors' code (Betty, read): it leaves out Adam's bias corrections, and lr of plain SGD.
+
     Args:
         solver: how y moves between two outer steps: Adam, GD or HeavyBall, with its number of steps.
         products: "difference", as in the paper; the others are as in `SecondOrder`.

@@ -43,6 +43,8 @@ class SRBA(SecondOrder[SRBAState]):
     Dagréou, Moreau, Vaiter, Ablin, "A lower bound and a near-optimal algorithm for bilevel empirical risk
     minimization", AISTATS 2024.
 
+    Checked against the authors' code (benchmark_bilevel, read), which has no ball.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         v_lr: the step of v; `lr` by default.

@@ -61,6 +61,8 @@ class STABLE(SecondOrder[STABLEState]):
 
     Chen, Sun, Xiao, Yin, "A single-timescale method for stochastic bilevel optimization", AISTATS 2022, Algorithm 1.
 
+    Checked against the baseline of MRBO's authors (read), which starts h and j at 0 and has no `least`.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         average: the weight of the new matrices, in (0, 1], or a function of the outer step.

@@ -65,6 +65,8 @@ class STN(Algorithm[STNState]):
     MacKay, Vicol, Lorraine, Duvenaud, Grosse, "Self-tuning networks: bilevel optimization of hyperparameters using
     structured best-response functions", ICLR 2019, Algorithm 1.
 
+    Checked against the authors' code (read), which takes D at x itself where the scale is not tuned.
+
     Args:
         lr: the step of w and T; a number, or a function of the outer step.
         steps: steps of w and T.

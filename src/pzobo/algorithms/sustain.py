@@ -63,6 +63,8 @@ class SUSTAIN(SecondOrder[SUSTAINState]):
     Khanduri, Zeng, Hong, Wai, Wang, Yang, "A near-optimal algorithm for stochastic bilevel optimization via
     double-momentum", NeurIPS 2021.
 
+    Checked against benchmark_bilevel (run beside with one term, its random product read), which other authors wrote.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         momentum: STORM's weight of the new direction, in (0, 1], or a function of the outer step.

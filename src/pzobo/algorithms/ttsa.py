@@ -9,17 +9,15 @@ from pzobo.algorithms.bsa import BSA
 
 @dataclass(frozen=True)
 class TTSA(BSA):
-    """TTSA: `BSA` with one step of y, and rates of another order.
-
-    y <- y - lr dg/dy
-    v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy     at the new y; p drawn from 0 to terms - 1
-    D = df/dx - J^T v
+    """TTSA: `BSA` with `steps=1`, the paper's rates being of another order.
 
     x moves on a slower time scale than y: the paper's rate of y falls as k^(-2/5), that of x as k^(-3/5). A step costs
     two gradients, and 1 + (terms - 1)/2 products on average; it carries y.
 
     Hong, Wai, Wang, Yang, "A two-timescale stochastic algorithm framework for bilevel optimization", SIAM Journal on
     Optimization 2023.
+
+    Checked against benchmark_bilevel (read), which other authors wrote; it takes J^T v on the batch of y's step.
 
     Args:
         lr: the step of y; a number, or a function of the outer step.

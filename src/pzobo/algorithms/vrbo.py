@@ -41,6 +41,8 @@ class VRBO(SecondOrder[VRBOState]):
 
     Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, Algorithm 2.
 
+    Checked against the authors' code (read), whose last step of y is followed by no correction, and benchmark_bilevel.
+
     Args:
         lr: the step of y; a number, or a function of the outer step.
         steps: steps of y.

@@ -13,8 +13,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
@@ -278,25 +278,37 @@ def run(experiment: Experiment, show: Callable[[str, int, int], None] = lambda t
         variant.setup()  # what a solver refuses is refused before anything runs
     problems: list[str] = []
     rates = Rates(experiment)
-    with _workers(experiment.workers) as pool:
-        for job, value in _all(pool, attempt, rates.missing(), f"{experiment.name}: learning rates", show):
+    with _workers(experiment.workers) as do:
+        for job, value in _all(do, attempt, rates.missing(), f"{experiment.name}: learning rates", show):
             rates.add(job, value)
         jobs = plan(experiment, command_of(experiment), rates)
         todo = [job for job in jobs if not (experiment.resume and job.finished())]
-        for job, error in _all(pool, make, todo, experiment.name, show):
+        for job, error in _all(do, make, todo, experiment.name, show):
             if error is not None:
                 problems.append(f"{job.method}, seed {job.seed}: {error}")
     return problems
 
 
+Do = Callable[[Callable[[Job], Any], Sequence[Job]], Iterator[tuple[Job, Any]]]
+"""Does a piece of work for each job, and gives each job with what came of it as soon as it is there."""
+
+
 @contextmanager
-def _workers(count: int) -> Iterator[Executor]:
-    """Processes that run jobs; with 0 this process does. A stop cancels what has not begun, and saves what has."""
+def _workers(count: int) -> Iterator[Do]:
+    """Processes that do jobs; with 0 this process does. A stop cancels what has not begun, and saves what has."""
+    if not count:
+        yield lambda work, jobs: ((job, work(job)) for job in jobs)
+        return
     spawn = multiprocessing.get_context("spawn")
     reader, writer = spawn.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(count, spawn, initializer=_obey, initargs=(reader,)) if count else _Here()
+    pool = ProcessPoolExecutor(count, spawn, initializer=_obey, initargs=(reader,))
+
+    def do(work: Callable[[Job], Any], jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        futures = {pool.submit(work, job): job for job in jobs}
+        return ((futures[future], future.result()) for future in as_completed(futures))
+
     try:
-        yield pool
+        yield do
     except BaseException:
         writer.close()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -321,31 +333,16 @@ def _obey(parent: Connection) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class _Here(Executor):
-    """Runs a job when it is handed in."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work(*arguments, **options))
-        return done
-
-
 def _all(
-    pool: Executor,
-    work: Callable[[Job], Any],
-    jobs: Iterable[Job],
-    what: str,
-    show: Callable[[str, int, int], None],
+    do: Do, work: Callable[[Job], Any], jobs: Sequence[Job], what: str, show: Callable[[str, int, int], None]
 ) -> Iterator[tuple[Job, Any]]:
-    futures = {pool.submit(work, job): job for job in jobs}
     began = time.monotonic()
     try:
-        for done, future in enumerate(as_completed(futures), 1):
-            job = futures[future]
-            yield job, future.result()
+        for done, (job, found) in enumerate(do(work, jobs), 1):
+            yield job, found
             text = f"{what}: {job.experiment.label()} {job.method} seed {job.seed}"
-            left = (time.monotonic() - began) / done * (len(futures) - done)
-            show(f"{text}, about {left / 60:.0f} min left", done, len(futures))
+            left = (time.monotonic() - began) / done * (len(jobs) - done)
+            show(f"{text}, about {left / 60:.0f} min left", done, len(jobs))
     except BrokenProcessPool as error:
         raise PzoboError(
             "A worker process was killed (out of memory?). Go on with the same command and --resume."

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pzobo.bench.experiments.controls import Control
 from pzobo.extras import need
-from pzobo.outer.objective import Objective
 from pzobo.problems import Classification
 from pzobo.tensors.sparse import SparseMatrix
 
@@ -36,22 +36,16 @@ class GlobalL2:
         return GridSearch(problem, self)
 
 
-@dataclass
-class GridSearch(Objective):
-    """The best of the grid so far. x is the strength that is tried; no gradient moves it."""
+class GridSearch(Control):
+    """The best of the grid so far."""
 
-    problem: Classification
-    options: GlobalL2
-    x: Tensor = field(default_factory=lambda: torch.zeros(1, requires_grad=True))
-    position: int = 0
-    best: float = float("inf")
-    strength: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.y: Tensor = self.problem.y0
+    def __init__(self, problem: Classification, options: GlobalL2) -> None:
+        super().__init__(problem)
+        self.options, self.position, self.best, self.strength = options, 0, float("inf"), 0.0
+        self.y: Tensor = problem.y0
         self._last: Tensor | None = None
 
-    def outer_loss(self) -> Tensor:
+    def attempt(self) -> float:
         if self.position < self.options.outer_steps:
             strength = self.options.strengths[self.position]
             self._last = solve(self.problem, strength, self.options.iterations, self._last)
@@ -59,7 +53,7 @@ class GridSearch(Objective):
             if value < self.best:
                 self.best, self.strength, self.y = value, strength, self._last
             self.position += 1
-        return self.best + 0.0 * self.x.sum()
+        return self.best
 
     def evaluate(self) -> dict[str, float]:
         return {**self.problem.metrics(None, self.y), "strength": self.strength}

@@ -14,8 +14,9 @@ from torch import Tensor
 from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
+from pzobo.bench.experiments.controls import Plain
 from pzobo.bench.experiments.global_l2 import GlobalL2
-from pzobo.bench.experiments.ordinary import ORDINARY, Plain, again
+from pzobo.bench.experiments.ordinary import ORDINARY, again
 from pzobo.bench.methods import ALGORITHMS, METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats, converges_faster, finds_corrupted
@@ -241,6 +242,6 @@ class Reweight(Experiment):
 
 def auc(weights: torch.Tensor, corrupted: torch.Tensor) -> float:
     """The chance that a right label has a larger weight than a wrong one, ties by half."""
-    right, wrong = weights[~corrupted].detach(), weights[corrupted].detach()
-    larger = (right[:, None] > wrong).double().mean() + 0.5 * (right[:, None] == wrong).double().mean()
-    return float(larger)
+    right, wrong = weights[~corrupted].detach(), weights[corrupted].detach().sort().values
+    below, not_above = (torch.searchsorted(wrong, right, side=side) for side in ("left", "right"))
+    return float((below + not_above).double().mean() / (2 * len(wrong)))

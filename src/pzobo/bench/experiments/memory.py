@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
-from pzobo.bench.experiments.bounds import AnyNumber, Share
+from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
+from pzobo.bench.experiments.controls import Control
 from pzobo.bench.experiments.hyperparameters import auc
 from pzobo.bench.experiments.ordinary import ORDINARY, again
 from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
 from pzobo.bench.report.about import About, Panel, View
+from pzobo.jacobians import Direct
 from pzobo.outer.objective import Objective
+from pzobo.outer.problem import Problem
 from pzobo.problems import Reweighting, SimulatedQuadratics, data_cleaning, simulated_quadratics
-from pzobo.solvers import GD
+from pzobo.solvers import GD, Solver
 
 
 def called(objective: Objective) -> dict[str, float]:
@@ -30,8 +33,50 @@ def called(objective: Objective) -> dict[str, float]:
     return {"oracle_calls": float(calls["f"] + calls["g"] + 2 * calls["products"])}
 
 
+def solved(objective: Objective, solver: Solver) -> dict[str, float]:
+    """The metrics of x with the inner problem solved for it, from y0. The y of a penalty method is no solution: it
+    is pulled towards f, so its own loss is lower than that of the model which x stands for."""
+    problem = getattr(objective, "problem", None)
+    if not isinstance(problem, Problem) or isinstance(objective, Control):
+        return {}
+    with torch.no_grad():
+        y = problem.argmin(solver, Direct())(objective.x, problem.y0, problem.train)
+        return {f"solved_{key}": value for key, value in problem.metrics(objective.x, y).items()}
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataCleaning(Experiment):
+class Benchmark(Experiment):
+    """What both problems share: every method with each outer optimizer, whose rates are searched apart."""
+
+    outer: Annotated[tuple[Literal["sgd", "adam"], ...], NotEmpty()] = ("sgd", "adam")
+    """The outer optimizers; each method runs with each of them."""
+    batch_size: int = 64
+    """The rows of a batch of the algorithms; the Jacobians see all data."""
+    compile_algorithms: bool = False
+    """Compile whole steps of the algorithms, and many in one call with sgd: for long runs."""
+    seeds: Seeds = 3
+
+    def variants(self) -> list[Self]:
+        # What has no rate is the same with every optimizer: it runs with the first.
+        first, *others = dict.fromkeys(self.outer)
+        tuned = [name for name in self.chosen() if self.menu[name].tuned]
+        return [replace(self, outer=(first,)), *(self.only(*tuned, outer=(other,)) for other in others if tuned)]
+
+    def family(self) -> str:
+        return self.outer[0]
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "outer": self.outer[0]}
+
+    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        return OPTIMIZERS[self.outer[0]](variables, lr=lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCleaning(Benchmark):
     """New here: the data cleaning of benchopt's benchmark_bilevel."""
 
     data: Literal["digits", "mnist", "fashion"] = "digits"
@@ -48,23 +93,16 @@ class DataCleaning(Experiment):
     """The learning rate of the inner steps."""
     batch_alpha: float = 0.02
     """The learning rate of the inner variables of the algorithms. With 0.1, batches of 64 keep them in noise."""
-    batch_size: int = 64
-    """The rows of a batch of the algorithms; the Jacobians see all data."""
     mu: float = 0.1
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 8
     """The number Q of random directions in each step."""
-    outer: Literal["adam", "sgd"] = "adam"
-    """The outer optimizer, for all methods."""
-    compile_algorithms: bool = False
-    """Compile whole steps of the algorithms, and many in one call with sgd: for long runs."""
-    seeds: Seeds = 3
     steps: int = 200
-    lr_grid: Rates = (0.01, 0.1, 1.0, 10.0, 100.0)
+    lr_grid: Rates = (0.05, 0.5, 5.0, 20.0, 200.0, 2000.0)
 
     slow = frozenset({"forward", "exact"})
     menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **ORDINARY}
-    not_settings = Experiment.not_settings | {"root"}
+    not_settings = Benchmark.not_settings | {"root"}
 
     about = About(
         name="data-cleaning",
@@ -73,7 +111,8 @@ class DataCleaning(Experiment):
         "images. f does not contain x, so Direct never moves: it is plain training with equal weights. AUC: how "
         "well the weights tell right labels from wrong ones.",
         final="val_loss",
-        beside=("test_accuracy", "refit_test_accuracy", "auc"),
+        beside=("solved_val_loss", "test_accuracy", "solved_test_accuracy", "refit_test_accuracy", "auc"),
+        settings=("outer",),
         views=tuple(
             View(
                 f"Data cleaning: {data}",
@@ -90,7 +129,7 @@ class DataCleaning(Experiment):
     )
 
     def label(self) -> str:
-        return f"{self.data}-corruption{self.corruption:g}-{self.outer}"
+        return f"{self.data}-corruption{self.corruption:g}-{self.outer[0]}"
 
     def setup(self) -> Setup:
         solver = GD(self.alpha, self.N)
@@ -112,9 +151,6 @@ class DataCleaning(Experiment):
     def problem(self, seed: int) -> Reweighting:
         return data_cleaning(self.data, corruption=self.corruption, start=self.start, seed=seed, root=self.root)
 
-    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        return (torch.optim.Adam if self.outer == "adam" else torch.optim.SGD)(variables, lr=lr)
-
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         problem = getattr(objective, "problem", None)
         found: dict[str, float] = {}
@@ -123,14 +159,15 @@ class DataCleaning(Experiment):
         return {**objective.evaluate(), **found, **called(objective)}
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
-        return {**self.evaluate(objective), **again(objective, GD(self.alpha, 200))}
+        solver = GD(self.alpha, 200)
+        return {**self.evaluate(objective), **solved(objective, solver), **again(objective, solver)}
 
     def paper_lr(self, method: str) -> float:
-        return 0.1 if self.outer == "adam" else 10.0
+        return 0.1 if self.outer[0] == "adam" else 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quadratics(Experiment):
+class Quadratics(Benchmark):
     """New here: the simulated quadratics of benchopt's benchmark_bilevel, whose optimum is known."""
 
     p: int = 20
@@ -143,17 +180,12 @@ class Quadratics(Experiment):
     """The number of inner steps of the Jacobians, from where the last path ended."""
     alpha: float = 0.3
     """The learning rate of the inner steps."""
-    batch_size: int = 64
-    """The rows of a batch of the algorithms; the Jacobians see all data."""
     mu: float = 0.01
     """The length of the perturbation of PZOBO and HOZOG."""
     directions: int = 4
     """The number Q of random directions in each step."""
-    compile_algorithms: bool = False
-    """Compile whole steps of the algorithms, and many in one call: for long runs."""
-    seeds: Seeds = 3
     steps: int = 500
-    lr_grid: Rates = (0.01, 0.03, 0.1, 0.3)
+    lr_grid: Rates = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
     slow = frozenset({"forward"})
     menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **SMALL}
@@ -165,6 +197,7 @@ class Quadratics(Experiment):
         "of its gradient.",
         final="squared_gradient",
         beside=("gap", "inner_distance"),
+        settings=("outer",),
         thresholds=(1e-1, 1e-2, 1e-4),
         views=(
             View(
@@ -181,7 +214,7 @@ class Quadratics(Experiment):
     )
 
     def label(self) -> str:
-        return f"p{self.p}-d{self.d}-n{self.n}"
+        return f"p{self.p}-d{self.d}-n{self.n}-{self.outer[0]}"
 
     def setup(self) -> Setup:
         solver = GD(self.alpha, self.N)
@@ -200,9 +233,6 @@ class Quadratics(Experiment):
 
     def problem(self, seed: int) -> SimulatedQuadratics:
         return simulated_quadratics(self.p, self.d, self.n, seed=seed)
-
-    def optimizer(self, variables: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(variables, lr=lr)
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         problem = getattr(objective, "problem", None)

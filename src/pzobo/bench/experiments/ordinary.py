@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from pzobo.bench.experiments.controls import Plain
 from pzobo.bench.methods import Named
 from pzobo.extras import need
 from pzobo.outer.objective import Objective
@@ -40,43 +39,18 @@ class Ordinary:
         return 1
 
     def start(self, problem: Classification, seed: int = 0) -> Plain:
-        return Plain(problem, self)
+        return Plain(problem, lambda: self.fit(problem))
 
-
-@dataclass
-class Plain(Objective):
-    """The model, fitted at the first step. x is nothing; no gradient moves it."""
-
-    problem: Classification
-    options: Ordinary
-    x: Tensor = field(default_factory=lambda: torch.zeros(1, requires_grad=True))
-    found: dict[str, float] = field(default_factory=dict)
-
-    def outer_loss(self) -> Tensor:
-        if not self.found:
-            self.found = self._fit()
-        return self.found["val_loss"] + 0.0 * self.x.sum()
-
-    def evaluate(self) -> dict[str, float]:
-        return dict(self.found)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"found": dict(self.found)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.found = dict(state["found"])
-
-    def _fit(self) -> dict[str, float]:
-        val = _arrays(self.problem.val)
-        parts = [val] if self.options.data == "clean" else [_arrays(self.problem.train), val]
+    def fit(self, problem: Classification) -> dict[str, float]:
+        """The model's validation loss, and its accuracies."""
+        val = _arrays(problem.val)
+        parts = [val] if self.data == "clean" else [_arrays(problem.train), val]
         inputs, labels = (_together(arrays) for arrays in zip(*parts, strict=True))
-        model = need("sklearn.linear_model").LogisticRegressionCV(
-            Cs=self.options.strengths, cv=self.options.folds, max_iter=300
-        )
+        model = need("sklearn.linear_model").LogisticRegressionCV(Cs=self.strengths, cv=self.folds, max_iter=300)
         with warnings.catch_warnings(action="ignore"):  # it says when a strength has not converged
             model.fit(inputs, labels)
         chances = model.predict_proba(val[0])[np.arange(len(val[1])), np.searchsorted(model.classes_, val[1])]
-        test = _arrays(self.problem.test)
+        test = _arrays(problem.test)
         return {
             "val_loss": float(-np.log(np.maximum(chances, math.exp(-50))).mean()),
             "accuracy": float(model.score(*val)),

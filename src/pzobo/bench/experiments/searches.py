@@ -7,13 +7,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pzobo.argmin import Argmin
+from pzobo.bench.experiments.controls import Control
 from pzobo.bench.methods import Named, Setup
 from pzobo.extras import need
 from pzobo.jacobians import Direct
-from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
 from pzobo.tensors.trees import Plan
 
@@ -86,12 +85,12 @@ class Search:
         return Searched(self, problem, seed)
 
 
-class Searched(Objective):
+class Searched(Control):
     """One training a step; x and y are the best so far, and no gradient moves them."""
 
     def __init__(self, search: Search, problem: Problem, seed: int) -> None:
-        self.search, self.problem, self.seed = search, problem, seed
-        self.x = problem.start()
+        super().__init__(problem, problem.start())
+        self.search, self.seed = search, seed
         self.y = problem.y0
         self._argmin = Argmin(
             problem.inner_loss, solver=search.setup.solver, jacobian=Direct(), prepare=problem.prepare, audit=False
@@ -100,7 +99,7 @@ class Searched(Objective):
         self._values: list[float] = []
         self._best = float("inf")
 
-    def outer_loss(self) -> Tensor:
+    def attempt(self) -> float:
         x = self._ask()
         problem = self.problem
         with torch.no_grad():
@@ -113,8 +112,7 @@ class Searched(Objective):
         assert self._sampler is not None
         self._sampler.tell(x, value)
         self._values.append(value)
-        loss: Tensor = self._best + 0.0 * self.x.sum()
-        return loss
+        return self._best
 
     def _ask(self) -> Any:
         """Where to look next. A sampler is made anew after a state was loaded, and is told all that was found."""

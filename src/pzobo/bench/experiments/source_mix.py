@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import NotEmpty
+from pzobo.bench.experiments.controls import Plain
 from pzobo.bench.experiments.memory import called
-from pzobo.bench.experiments.ordinary import ORDINARY, Ordinary, Plain, again
+from pzobo.bench.experiments.ordinary import ORDINARY, again
 from pzobo.bench.experiments.searches import BOUND, SEARCHES
 from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
 from pzobo.bench.report.about import About, Panel, View
@@ -40,6 +41,10 @@ class Network:
         return 1
 
     def start(self, problem: SourceWeights, seed: int = 0) -> Plain:
+        return Plain(problem, lambda: self.fit(problem))
+
+    def fit(self, problem: SourceWeights) -> dict[str, float]:
+        """The network's metrics after one training."""
         assert problem.all_data is not None
         weights, batch = problem.all_data(problem.x0, problem.train, problem.val)
         if self.data == "clean":
@@ -47,8 +52,7 @@ class Network:
 
         argmin = Problem(problem.inner_loss, problem.outer_loss, weights, problem.y0).argmin(self.setup.solver, PZOBO())
         with torch.no_grad():
-            y = argmin(torch.ones_like(weights), problem.y0, batch)
-            return Plain(problem, Ordinary(self.data), found=problem.metrics(problem.x0, y))
+            return problem.metrics(problem.x0, argmin(torch.ones_like(weights), problem.y0, batch))
 
 
 def _all_directions(setup: Setup, problem: Problem) -> Startable:

@@ -58,6 +58,7 @@ class About:
         higher: whether a higher value of it is better.
         views: the figures.
         beside: other metrics whose last values the table shows.
+        settings: settings that have a column in the table, such as the outer optimizer.
         thresholds: values of `final` for the times of the table.
         claims: what the paper says.
     """
@@ -69,5 +70,6 @@ class About:
     views: tuple[View, ...]
     higher: bool = False
     beside: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     thresholds: tuple[float, ...] = ()
     claims: tuple[Claim, ...] = ()

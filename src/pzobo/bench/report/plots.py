@@ -19,6 +19,7 @@ def words(key: str) -> str:
     written = {
         "step": "outer step",
         "memory": "memory (MB)",
+        "outer": "outer optimizer",
         "cosine": "cosine to exact gradient",
         "auc": "AUC",
         "error": "1 - accuracy",

@@ -31,6 +31,7 @@ def _table(about: About, title: str, view: View, groups: Sequence[Group]) -> tup
     thresholds = view.thresholds or about.thresholds
     head = [
         view.by,
+        *map(words, about.settings),
         f"final {words(about.final)}",
         "least to largest",
         *map(words, about.beside),
@@ -48,6 +49,7 @@ def _row(about: About, thresholds: Sequence[float], group: Group) -> list[str]:
     lr = summary.lr(None)
     return [
         group.label,
+        *(", ".join(map(str, summary.values(setting))) for setting in about.settings),
         number(summary.final(None)),
         " to ".join(dict.fromkeys(low_high)),
         *(number(summary.final(None, metric)) for metric in about.beside),

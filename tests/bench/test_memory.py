@@ -1,0 +1,102 @@
+"""Do the field's own benchmark problems run every method with every optimizer, and measure what they say?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import pzobo
+from pzobo.bench import runner
+from pzobo.bench.experiments.controls import Plain
+from pzobo.bench.experiments.memory import DataCleaning, Quadratics, solved
+from pzobo.bench.report import markdown
+from pzobo.bench.report.runs import read
+from pzobo.problems import data_cleaning
+
+
+def test_every_method_has_every_optimizer_and_what_has_no_rate_runs_once() -> None:
+    first, second = DataCleaning(methods=("soba", "ordinary-clean")).variants()
+    assert (first.methods, second.methods) == (("soba", "ordinary-clean"), ("soba",))
+    x = [torch.zeros(2, requires_grad=True)]
+    assert [type(v.optimizer(x, 0.1)) for v in (first, second)] == [torch.optim.SGD, torch.optim.Adam]
+    assert [v.label() for v in (first, second)] == ["digits-corruption0.5-sgd", "digits-corruption0.5-adam"]
+    assert [v.settings()["outer"] for v in (first, second)] == ["sgd", "adam"]
+    assert len(Quadratics(outer=("adam",)).variants()) == 1
+    assert len(Quadratics(outer=("adam", "adam")).variants()) == 1
+    assert [v.methods for v in DataCleaning(methods=("ordinary-clean",)).variants()] == [("ordinary-clean",)]
+
+
+def test_rates_are_searched_for_each_optimizer_and_the_report_says_which(tmp_path: Path) -> None:
+    experiment = Quadratics(
+        p=3, d=3, n=32, N=2, batch_size=8, steps=4, seeds=1, methods=("soba",), lr="search", out=tmp_path, workers=0,
+        lr_grid=(1e-6, 0.1), compile=False,
+    )  # fmt: skip
+    runner.run(experiment)
+    runs = read(tmp_path)
+    assert {run.config["outer"]: set(run.config["lr_search"]) for run in runs} == {
+        "sgd": {"1e-06", "0.1"},
+        "adam": {"1e-06", "0.1"},
+    }
+    assert runs[0].config["lr_search"] != runs[1].config["lr_search"]
+    (page,) = [p for p in markdown.write(runs, [Quadratics.about], tmp_path / "pages") if p.stem != "claims"]
+    head, _, *rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert head[1] == "outer optimizer"
+    assert sorted(row[1] for row in rows) == ["adam", "sgd"]
+
+
+def test_a_search_that_is_stopped_keeps_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where this process makes the trials itself."""
+    tried: list[float] = []
+
+    def attempt(job: runner.Job) -> float:
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        tried.append(job.lr)
+        return job.lr
+
+    monkeypatch.setattr(runner, "attempt", attempt)
+    experiment = Quadratics(methods=("soba",), outer=("sgd",), lr="search", out=tmp_path, workers=0, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(experiment)
+    assert [job.lr for job in runner.Rates(experiment).missing()] == list(experiment.lr_grid[2:])
+
+
+def test_x_is_worth_what_the_solved_inner_problem_says() -> None:
+    """A penalty method's y is pulled towards f: its own loss says less of x than it seems."""
+    problem = data_cleaning(corruption=0.5)
+    objective = pzobo.algorithms.BOME(0.05, steps=2, batch_size=32, outer_batch_size=32).start(problem, 0)
+    for _ in range(60):
+        objective.hypergradient()
+        with torch.no_grad():
+            objective.x -= 0.1 * objective.x.grad
+        objective.x.grad = None
+    found = solved(objective, pzobo.GD(0.1, 200))
+
+    (inputs, labels, _), (val, val_labels) = problem.train, problem.val
+    weights, y = objective.x.detach().sigmoid(), torch.zeros_like(problem.y0)
+    for _ in range(200):
+        softmax = (inputs @ y).softmax(1) - torch.nn.functional.one_hot(labels, y.shape[1])
+        y -= 0.1 * (inputs.T @ (weights[:, None] * softmax) / len(labels) + 0.4 * y)
+    expected = torch.nn.functional.cross_entropy(val @ y, val_labels)
+    assert found["solved_val_loss"] == pytest.approx(float(expected), rel=1e-4)
+    assert objective.evaluate()["val_loss"] < 0.9 * found["solved_val_loss"]
+
+
+def test_controls_have_nothing_to_solve_and_are_fitted_once() -> None:
+    fits: list[int] = []
+
+    def fit() -> dict[str, float]:
+        fits.append(1)
+        return {"val_loss": 0.5}
+
+    control = Plain(data_cleaning(), fit)
+    assert control.evaluate() == {}
+    assert [float(control.outer_loss().detach()) for _ in range(3)] == [0.5] * 3
+    assert (control.evaluate(), len(fits)) == ({"val_loss": 0.5}, 1)
+    assert solved(control, pzobo.GD(0.1, 1)) == {}
+    resumed = Plain(data_cleaning(), fit)
+    resumed.load_state_dict(control.state_dict())
+    assert float(resumed.outer_loss().detach()) == 0.5
+    assert len(fits) == 1
