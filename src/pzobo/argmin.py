@@ -289,7 +289,8 @@ class Argmin:
         with no_saved_tensor_hooks():
             look = self._looks.at(x_leaves, x_plan, y, y_plan, data[0], given)
             batches = [batch.tree for batch in data]
-            replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
+            tensors = [t for t in (*x_leaves, *y, *leaves) if isinstance(t, Tensor)]
+            replay = Replay(tensors, look.modules, look.kernel.compile and not self.solver.opaque)
             solver = self.solver
             if isinstance(solver, ClosedForm):
                 solver = replace(solver, fn=replay.eager(solver.fn))
