@@ -156,7 +156,7 @@ class Learning(Objective):
         count = self.problem.eval_tasks if tasks is None else tasks
         drawn = self.problem.tasks(part)
         cuts = list(self._cuts_of(count))
-        right, losses = torch.zeros(count, dtype=torch.float64), torch.zeros(len(cuts), dtype=torch.float64)
+        right, losses = (torch.zeros(n, dtype=torch.float64, device="cpu") for n in (count, len(cuts)))
         split = ambient("tasks")
         ranks = ALONE if split is None else split.ranks
         with torch.no_grad(), random_state_kept(self._devices), evaluating(self.model.net):
