@@ -5,8 +5,6 @@ import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from pzobo.runs.memory import Peak
 
 SECONDS = 600
@@ -26,7 +24,7 @@ def peak_of(action: Callable[[], Any], before: Callable[[], Any]) -> float | Non
 
     def run() -> None:
         before()
-        peak = Peak(torch.device("cpu"))
+        peak = Peak()
         with peak:
             action()
         queue.put(peak.megabytes)

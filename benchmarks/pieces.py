@@ -68,7 +68,7 @@ def main() -> None:
     )
     objective = learners(30)[options.learner].start(problem)
     leaves = [t for part in objective.x.values() for t in part.values()]
-    optimizer, peak, counted = torch.optim.Adam(leaves, lr=1e-3), Peak(torch.device("cpu")), Counted()
+    optimizer, peak, counted = torch.optim.Adam(leaves, lr=1e-3), Peak(), Counted()
     began = time.process_time()
     with peak, counted:
         objective.outer_loss().backward()

@@ -291,7 +291,8 @@ class Argmin:
             if torch.is_grad_enabled():
                 say_strangers(self._questions, look.strangers, self.audit)
             batches = [batch.tree for batch in data]
-            replay = Replay((*variables, *y), look.modules, look.kernel.compile and not self.solver.opaque)
+            tensors = [t for t in (*x_leaves, *y, *leaves) if isinstance(t, Tensor)]
+            replay = Replay(tensors, look.modules, look.kernel.compile and not self.solver.opaque)
             solver = self.solver
             if isinstance(solver, ClosedForm):
                 solver = replace(solver, fn=replay.eager(solver.fn))

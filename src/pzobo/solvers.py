@@ -142,22 +142,25 @@ class Adam(Iterative):
         # 1 - beta^t by its recursion c <- beta c + (1 - beta): full relative precision also in float32, where
         # computing 1 - beta^t directly would lose four digits at t = 1.
         corrections = tuple(torch.zeros((), dtype=trees.wide(y[0].dtype), device=y[0].device) for _ in range(2))
-        return (*corrections, *trees.zeros(y), *trees.zeros(y))
+        # In half precision a square of 1e-3 is nothing: moments are kept in float32.
+        moments = [torch.zeros_like(t, dtype=trees.wide(t.dtype)) for _ in range(2) for t in y]
+        return (*corrections, *moments)
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         beta1, beta2 = self.betas
         c1 = _of(beta1, state[0]) * state[0] + _of(1 - beta1, state[0])
         c2 = _of(beta2, state[1]) * state[1] + _of(1 - beta2, state[1])
+        gradient = tuple([g.to(trees.wide(g.dtype)) for g in gradient])
         first = tuple(torch.lerp(m, g, _of(1 - beta1, m)) for m, g in zip(state[2 : 2 + len(y)], gradient, strict=True))
         second = tuple(
             _of(beta2, v) * v + _of(1 - beta2, v) * g * g for v, g in zip(state[2 + len(y) :], gradient, strict=True)
         )
-        new = tuple(
-            t
-            - (self.lr / c1).to(t.device, t.dtype)
-            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(t.device, t.dtype) + _of(self.eps, v)), 0.0)
-            for t, m, v in zip(y, first, second, strict=True)
+        steps = (
+            (self.lr / c1).to(v.device, v.dtype)
+            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(v.device, v.dtype) + _of(self.eps, v)), 0.0)
+            for m, v in zip(first, second, strict=True)
         )
+        new = tuple([(t - step).to(t.dtype) for t, step in zip(y, steps, strict=True)])
         return new, (c1, c2, *first, *second)
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:

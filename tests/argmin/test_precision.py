@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 import pzobo
+from pzobo.inner.kernel import probe_size
+from pzobo.tensors import trees
 from pzobo.zeroth_order.directions import Space
 from tests.helpers import (
     leaf,
@@ -122,3 +124,77 @@ def test_tensors_of_several_precisions_at_once() -> None:
     for name, t in x.items():
         assert t.grad.dtype == t.dtype
         torch.testing.assert_close(t.grad.double(), torch.ones(3, dtype=torch.float64), rtol=0.02, atol=0.02, msg=name)
+
+
+ROWS = normal(30, 8)
+LABELS = ROWS @ normal(8, seed=1)
+
+
+def regression(x: Tensor, y: Tensor, batch: None) -> Tensor:
+    """In y's precision, but for the sums."""
+    residuals = ROWS.to(y.dtype) @ y - LABELS.to(y.dtype)
+    return 0.5 * residuals.square().float().mean() + 0.5 * (x.exp() * y.square()).float().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**-10])
+@pytest.mark.parametrize(
+    ("solver", "jacobian"),
+    [
+        (pzobo.GD(0.5, 20), pzobo.PZOBO(0.3, 8, pzobo.Orthogonal(seed=0), antithetic=True, shrink=False)),
+        (pzobo.GD(0.5, 20), pzobo.ForwardMode(8, pzobo.Orthogonal(seed=0), shrink=False)),
+        (pzobo.GD(0.5, 20), pzobo.Implicit(pzobo.CG(8), "difference")),
+        (pzobo.GD(0.5, 20), pzobo.Nudged()),
+        (pzobo.HeavyBall(0.3, 0.5, 20), pzobo.Unrolled(products="difference")),
+        (pzobo.Adam(0.1, 20, eps=1e-3), pzobo.Unrolled()),
+    ],
+    ids=["PZOBO", "ForwardMode", "CG", "Nudged", "HeavyBall", "Adam"],
+)
+def test_half_precisions_are_near_float64(solver: Any, jacobian: Any, scale: float, dtype: torch.dtype) -> None:
+    """Within some roundings, whatever the cotangent is multiplied with, as by a gradient scaler."""
+
+    def gradient(dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+        x = torch.zeros(8, dtype=dtype, requires_grad=True)
+        argmin = pzobo.Argmin(regression, solver=solver, jacobian=jacobian.at_start(), audit=False, check=False)
+        v = (scale * normal(8, seed=2)).to(dtype)
+        return torch.autograd.grad(argmin(x, torch.zeros(8, dtype=dtype)), x, v)[0].double() / scale
+
+    assert relative_error(gradient(dtype, scale), gradient(torch.float64)) < 16 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("size", [300.0, 1e-5])
+def test_the_length_of_a_difference_neither_overflows_nor_vanishes_in_float16(size: float) -> None:
+    """Products of two such numbers are not in float16."""
+    y, q = ((size * normal(50, seed=seed, dtype=torch.float32)).half() for seed in (1, 2))
+    expected = (y.double() * q).norm() / q.double().norm() / q.abs().max()
+    torch.testing.assert_close(probe_size([y], [q]).double(), expected, rtol=1e-5, atol=0)
+    up, down = torch.tensor([6e4], dtype=torch.float16), torch.tensor([-6e4], dtype=torch.float16)
+    assert float(trees.slope(up, down, torch.tensor(1e-3))) == pytest.approx(120, rel=1e-3)
+
+
+def test_a_look_for_numbers_that_are_not_finite_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sum tells, although it is larger than float16 can hold."""
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("all numbers were looked at once more")
+
+    monkeypatch.setattr(Tensor, "isfinite", refused)
+    assert trees.is_finite([torch.full((100,), 6e4, dtype=torch.float16)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_adam_moves_by_small_gradients_in_half_precision(dtype: torch.dtype) -> None:
+    """(1 - beta2) g^2 is 1e-11 here, which float16 does not have; its moments are in float32."""
+    slope = 1e-4 * torch.tensor([1.0, -3.0, 0.3], dtype=torch.float64)
+    y = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([y], lr=0.1, eps=1e-6)
+    for _ in range(5):
+        y.grad = slope.clone()
+        optimizer.step()
+    solver = pzobo.Adam(0.1, 5, eps=1e-6)
+    argmin = pzobo.Argmin(
+        lambda x, y, batch: (slope.to(dtype) * y).sum(), solver=solver, jacobian=pzobo.Direct(), check=False
+    )
+    found = argmin((), torch.ones(3, dtype=dtype))
+    assert found.dtype == dtype
+    assert (found.double() - y.detach()).abs().max() < 4 * torch.finfo(dtype).eps

@@ -16,7 +16,7 @@ def use(megabytes):
     torch.ones(megabytes * 2**17, dtype=torch.float64).sum()
 
 use(1)
-peak = Peak(torch.device("cpu"))
+peak = Peak()
 if peak.megabytes is not None:
     use(100)
     with peak.aside():  # asks: the 100 are seen, although nobody asked since

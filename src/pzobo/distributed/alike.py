@@ -46,7 +46,7 @@ def check_alike(ranks: Ranks, alike: Mapping[str, Leaves | int], call: int) -> N
     """
     if ranks.count == 1 or not due(call):
         return
-    sums = torch.tensor([checksum(part) for part in alike.values()])
+    sums = torch.tensor([checksum(part) for part in alike.values()], device="cpu")
     found = ranks.gather(sums.to(_device(alike)))
     if bool((found == found[0]).all()):
         return

@@ -78,10 +78,10 @@ class Ranks:
         if self.count == 1:
             return thing
         text = _packed(thing if self.rank == 0 else None)
-        size = torch.tensor(text.numel())
+        size = torch.tensor(text.numel(), device="cpu")
         self._finish(dist.broadcast, size, 0, about=size)
         if self.rank:
-            text = torch.empty(int(size), dtype=torch.uint8)
+            text = torch.empty(int(size), dtype=torch.uint8, device="cpu")
         self._finish(dist.broadcast, text, 0, about=text)
         return _unpacked(text)
 
@@ -90,7 +90,7 @@ class Ranks:
         if self.count == 1:
             return [thing]
         text = _packed(thing)
-        sizes = self.gather(torch.tensor(text.numel())).tolist()
+        sizes = self.gather(torch.tensor(text.numel(), device="cpu")).tolist()
         rows = self.gather(torch.nn.functional.pad(text, (0, max(sizes) - text.numel())))
         return [_unpacked(row[:size]) for row, size in zip(rows, sizes, strict=True)]
 

@@ -229,6 +229,6 @@ def _near(tree: Tree, seed: int) -> Tree:
     def moved(leaf: Any) -> Any:
         if not is_number(leaf):
             return leaf
-        return leaf.detach() + 0.1 * torch.randn(leaf.shape, generator=stream).to(leaf)
+        return leaf.detach() + 0.1 * torch.randn(leaf.shape, generator=stream, device="cpu").to(leaf)
 
     return optree.tree_map(moved, tree)

@@ -257,7 +257,7 @@ class Kernel:
         down = [*itertools.chain(*self.gradients(z, trees.add(y, q, -e), batch, slots, functional))]
         half, slopes = 0.5 / e, []
         while up:  # leaf by leaf, so that three copies of all are never there
-            slopes.append(trees.mul(trees.add([up.pop(0)], [down.pop(0)], -1.0), half)[0])
+            slopes.append(trees.slope(up.pop(0), down.pop(0), half))
         return tuple(slopes[: len(y)]), tuple(slopes[len(y) :])
 
     def _pushed(self, z: Z, y: Leaves, batch: Tree, q: Leaves, slots: Sequence[int]) -> tuple[Leaves, Leaves]:
@@ -368,7 +368,9 @@ def probe_size(y: Leaves, q: Leaves) -> Tensor:
     So it does not grow with the number of variables, nor with those that q does not touch.
     """
     along, everywhere = trees.norm(q), trees.norm(y) / max(1, sum([t.numel() for t in y])) ** 0.5
-    there = trees.norm([s * t for s, t in zip(y, q, strict=True)]) / torch.where(along > 0, along, 1.0)
+    there = trees.norm([s.to(trees.wide(s.dtype)) * t for s, t in zip(y, q, strict=True)]) / torch.where(
+        along > 0, along, 1.0
+    )
     size = torch.where(there > 0, there, torch.where(everywhere > 0, everywhere, 1.0))
     largest = trees.largest(q)
     length = size / torch.where(largest > 0, largest, 1.0)

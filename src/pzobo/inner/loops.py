@@ -133,7 +133,7 @@ def number(value: float) -> Tensor:
 
     It is on the CPU whatever the device is: no turn waits for the device to know whether there is another.
     """
-    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device="cpu")
 
 
 class Loop:
@@ -197,7 +197,7 @@ class Scan:
 
     def __call__(self, kernel: Any, run: Run, rows: Any, carry: Any, fixed: Any) -> tuple[Any, Any]:
         """The carry after the last turn, and what was written, one row a turn."""
-        numbers, rows = dynamic((torch.arange(run.turns), rows))
+        numbers, rows = dynamic((torch.arange(run.turns, device="cpu"), rows))
         answer: tuple[Any, Any] = self._call(kernel, run.ready(), numbers, rows, carry, fixed)
         return answer
 
@@ -243,7 +243,7 @@ def _loop(term: Term, plan: Plan, stacked: tuple[bool, ...], going: Any, finish:
         def turn(t: Tensor, carry: Any) -> tuple[Tensor, Any]:
             return t + 1, _settled(term(kernel, _pick(leaves, plan, stacked, t), carry, fixed))
 
-        _, carry = torch.while_loop(another, turn, (torch.zeros((), dtype=torch.int64), _own(carry)))
+        _, carry = torch.while_loop(another, turn, (torch.zeros((), dtype=torch.int64, device="cpu"), _own(carry)))
         if finish is None:
             return carry
         return finish(kernel, _pick(leaves, plan, stacked, turns - 1), carry, fixed)

@@ -35,7 +35,8 @@ def _eager(kernel: Kernel, feed: Feed, y: Leaves, state: Leaves, tol: float) -> 
 
 
 def _compiled(kernel: Kernel, feed: Feed, y: Leaves, state: Leaves, tol: float) -> tuple[Leaves, Leaves, int]:
-    carry: Any = y, state, torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.bool)
+    made, ended = (torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.int64, torch.bool))
+    carry: Any = y, state, made, ended
     for run in runs(((z, batch), times) for z, batch, times in feed):
         carry = kernel.loop("until", _turn, run, carry, number(float(tol)), going=_going)
         if bool(carry[3]):

@@ -85,7 +85,8 @@ class Nudged(Jacobian):
                     floor = noise_floor(rounding, up, directions=1)
                     if inner.check and floor is not None:
                         check_lengths([length], floor, inner.questions.asked == 1, by="eps")
-                return trees.mul(trees.add(slope(up), slope(down), -1.0), 1.0 / width)
+                ends = zip(slope(up), slope(down), strict=True)
+                return tuple([trees.slope(after, before, 1.0 / width) for after, before in ends])
 
         return y, pullback
 

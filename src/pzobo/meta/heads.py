@@ -147,7 +147,7 @@ class Heads(Learning):
         """The mean over tasks; with pieces, over those of the last one."""
         if not self.step:
             return None
-        here = torch.tensor([float(self.argmin.last.inner_loss), self._tasks], dtype=torch.float64)
+        here = torch.tensor([float(self.argmin.last.inner_loss), self._tasks], dtype=torch.float64, device="cpu")
         split = ambient("tasks")
         value, tasks = (here if split is None else split.ranks.sum(here)).tolist()
         return float(value / tasks)

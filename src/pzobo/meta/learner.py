@@ -23,6 +23,7 @@ from pzobo.meta.tasks import Episodes
 from pzobo.outer.objective import Objective
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
+from pzobo.tensors.replay import devices_of, forked, random_state_kept
 from pzobo.tensors.seeds import mix
 from pzobo.tensors.trees import Leaves, Plan, Tree, unique
 
@@ -83,8 +84,8 @@ class Learning(Objective):
         self.step = 0
         self.model = problem.model(seed)
         self.tasks = problem.tasks("train", seed)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        self._devices = devices_of([problem.data.train.images])
+        with forked(seed, self._devices):
             self.x: Any = learner.variables(self.model)
 
     def logits(self, episodes: Episodes) -> Tensor:
@@ -114,8 +115,7 @@ class Learning(Objective):
 
     def _piece(self, first: int, count: int) -> Tensor:
         episodes = self.tasks.batch(first, count)
-        with torch.random.fork_rng():
-            torch.manual_seed(mix(self.seed, self.step))
+        with forked(mix(self.seed, self.step), self._devices):
             return self.outer(episodes)
 
     def _sum(self, pieces: list[tuple[int, int]], ranks: Ranks) -> Tensor:
@@ -156,10 +156,10 @@ class Learning(Objective):
         count = self.problem.eval_tasks if tasks is None else tasks
         drawn = self.problem.tasks(part)
         cuts = list(self._cuts_of(count))
-        right, losses = torch.zeros(count, dtype=torch.float64), torch.zeros(len(cuts), dtype=torch.float64)
+        right, losses = (torch.zeros(n, dtype=torch.float64, device="cpu") for n in (count, len(cuts)))
         split = ambient("tasks")
         ranks = ALONE if split is None else split.ranks
-        with torch.no_grad(), torch.random.fork_rng(), evaluating(self.model.net):
+        with torch.no_grad(), random_state_kept(self._devices), evaluating(self.model.net):
             for i in range(ranks.rank, len(cuts), ranks.count):
                 some = slice(cuts[i][0], sum(cuts[i]))
                 episodes = drawn.batch(*cuts[i])

@@ -67,12 +67,12 @@ class SVM:
         tasks, images, ways = targets.shape
         solve = need("proxsuite.torch.qplayer").QPFunction(eps=self.tolerance, eps_backward=self.tolerance)
         k, y = kernel.double().cpu(), targets.double().cpu().flatten(1)
-        one = torch.eye(ways, dtype=k.dtype)
+        one = torch.eye(ways, dtype=k.dtype, device="cpu")
         # The variables alpha_ik in the order of (i, k).
         quadratic = torch.einsum("tij,kl->tikjl", k, one).reshape(tasks, images * ways, images * ways)
-        sums = torch.eye(images, dtype=k.dtype).repeat_interleave(ways, 1).expand(tasks, -1, -1)
-        box = torch.eye(images * ways, dtype=k.dtype).expand(tasks, -1, -1)
-        nothing, free = torch.zeros(tasks, images, dtype=k.dtype), torch.full_like(y, -1e20)
+        sums = torch.eye(images, dtype=k.dtype, device="cpu").repeat_interleave(ways, 1).expand(tasks, -1, -1)
+        box = torch.eye(images * ways, dtype=k.dtype, device="cpu").expand(tasks, -1, -1)
+        nothing, free = torch.zeros(tasks, images, dtype=k.dtype, device="cpu"), torch.full_like(y, -1e20)
         found: Tensor = solve(quadratic, -y, sums, nothing, box, free, self.C * y)[0]
         return found.reshape(targets.shape).to(kernel)
 

@@ -16,6 +16,7 @@ from pzobo.errors import OptionError
 from pzobo.meta.tasks import Episodes, Tasks
 from pzobo.networks import CNN4, Backbone
 from pzobo.options import whole
+from pzobo.tensors.replay import devices_of, forked
 
 Norm = Literal["transductive", "inductive"]
 Part = Literal["train", "val", "test"]
@@ -114,8 +115,7 @@ class FewShot:
     def model(self, seed: int = 0) -> Model:
         """The backbone with first weights that follow from the seed."""
         channels, size, _ = self.data.train.shape
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with forked(seed, devices_of([self.data.train.images])):
             net = self.backbone(channels, size)
         return Model(net.to(self.data.train.images.device, self.dtype), self.norm, self.ways)
 

@@ -23,8 +23,8 @@ _APART = 0xBF58476D1CE4E5B9 - 2**64
 
 def _choose(keys: Tensor, n: int, k: int) -> Tensor:
     """k different numbers below n for each key: Floyd's subset of n, and then a shuffle, which the subset needs."""
-    draws = mix(0, keys[..., None] + torch.arange(1, 2 * k + 1))
-    chosen = draws[..., :k] % torch.arange(n - k + 1, n + 1)
+    draws = mix(0, keys[..., None] + torch.arange(1, 2 * k + 1, device="cpu"))
+    chosen = draws[..., :k] % torch.arange(n - k + 1, n + 1, device="cpu")
     for j in range(1, k):
         again = (chosen[..., :j] == chosen[..., j : j + 1]).any(-1)
         chosen[..., j].masked_fill_(again, n - k + j)
@@ -92,13 +92,13 @@ class Tasks:
 
     def draw(self, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Classes (count x ways) and images (count x ways x (shots + queries)) of the tasks first, first + 1, ..."""
-        numbers = torch.arange(first, first + count)
+        numbers = torch.arange(first, first + count, device="cpu")
         if self.total is not None:
             numbers %= self.total
         keys = mix(0, mix(0, self.seed) + numbers)
         classes = _choose(keys, len(self.images), self.ways)
         # A key for each class of a task, far from the numbers that chose the classes.
-        each = mix(0, mix(0, keys ^ _APART)[:, None] + torch.arange(self.ways))
+        each = mix(0, mix(0, keys ^ _APART)[:, None] + torch.arange(self.ways, device="cpu"))
         return classes, _choose(each, self.images.per_class, self.shots + self.queries)
 
     def batch(self, first: int, count: int) -> Episodes:

@@ -126,6 +126,12 @@ class Bilevel(Objective):
             z = self.x if problem.prepare is None else problem.prepare(self.x, batch)
             return float(problem.inner_loss(z, self.y, batch))
 
+    def replaced(self) -> Leaves:
+        return tuple(optree.tree_leaves(self.y))
+
+    def data(self) -> Tree:
+        return self.problem.train, self.problem.val
+
     def chosen(self) -> str:
         return self.argmin.jacobian.why
 

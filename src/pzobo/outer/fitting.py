@@ -6,9 +6,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import optree
 import torch
 
 from pzobo.distributed.splits import Kind, Split, Wire
@@ -30,6 +31,7 @@ from pzobo.runs.randomness import seeded
 from pzobo.runs.rows import Row
 from pzobo.solvers import Solver
 from pzobo.tensors import trees
+from pzobo.tensors.replay import devices_of
 from pzobo.tensors.trees import Tree
 
 
@@ -79,6 +81,7 @@ def fit(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     lr: float | None = None,
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -118,6 +121,9 @@ def fit(
         optimizer: called with the tensors of x, and with `lr=` if that is given: a class of torch.optim, or a function.
         lr: the outer learning rate.
         scheduler: called with the optimizer, as in `lambda o: torch.optim.lr_scheduler.StepLR(o, 80)`.
+        scaler: a torch.amp.GradScaler, for losses in float16: the outer loss is multiplied before its backward pass,
+            and the hypergradient divided after. A step whose hypergradient overflowed is skipped, and the next has a
+            smaller scale; its row has no `hypergradient_norm`. A copy is used; its state is in checkpoints.
         seed: of everything random in the run; the generators of torch, Python and NumPy are left as they were found.
         out: the run's folder: config.json, environment.json, metrics.jsonl, checkpoint.pt, result.json.
         resume: go on with the run that the folder holds, if it holds one.
@@ -168,16 +174,16 @@ def fit(
     solver = refit_solver(problem, method, refit)
     writer = summary_writer() if tensorboard else None
     with (
-        seeded(seed),
+        seeded(seed, _devices(problem)),
         explained(lambda: "Stopped before the first outer step; nothing is saved."),
         contextlib.ExitStack() as stack,
     ):
         company = Company(Split.of(split, wire))
         objective = method.start(company.shared(problem, method), seed)
-        run = RunState(objective, optimizer, lr, scheduler, save or {})
+        run = RunState(objective, optimizer, lr, scheduler, save or {}, scaler)
         folder = state = None
         if out is not None or company.many:
-            who = identity(problem, method, run.optimizer, run.scheduler, seed, config or {})
+            who = identity(problem, method, run.optimizer, run.scheduler, seed, config or {}, run.scaler)
             company.same(who)
         company.bring(out, resume)
         if out is not None and company.leads:
@@ -218,6 +224,12 @@ def fit(
         again = None if solver is None else refitted(problem, solver, objective.x)
         obey(interrupted)
     return Fit(objective.x, loop.y, rows.rows, run.step, run.seconds, stopped, objective.chosen(), again)
+
+
+def _devices(problem: Any) -> tuple[torch.device, ...]:
+    """The devices that a problem's tensors are on, but for the CPU."""
+    parts: Any = [getattr(problem, f.name) for f in fields(problem)] if is_dataclass(problem) else []
+    return devices_of(optree.tree_leaves(parts))
 
 
 def _saved(run: RunState, folder: RunFolder | None) -> str:

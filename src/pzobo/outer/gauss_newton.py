@@ -134,7 +134,8 @@ class Stepped(Bilevel):
             self._check_outputs()
         elif not torch.equal(x, steps.best.x.to(self._space.dtype).to(x)):
             raise RequirementError(
-                "x was moved by something else: GaussNewton makes its own steps, and takes no ReduceLROnPlateau."
+                "x was moved by something else: GaussNewton makes its own steps, and takes no ReduceLROnPlateau, and "
+                "no scaler."
             )
         value = torch.as_tensor(steps.best.value, dtype=self._variables[0].dtype, device=self._variables[0].device)
         return attach((value,), self._pullback, self._variables)[0]

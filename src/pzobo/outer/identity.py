@@ -19,7 +19,13 @@ from pzobo.tensors.sparse import SparseMatrix
 
 
 def identity(
-    problem: Any, method: Any, optimizer: Any, scheduler: Any, seed: int, config: Mapping[str, Any]
+    problem: Any,
+    method: Any,
+    optimizer: Any,
+    scheduler: Any,
+    seed: int,
+    config: Mapping[str, Any],
+    scaler: Any = None,
 ) -> dict[str, Any]:
     """All that makes a run what it is, as JSON. Two functions of the same name cannot be told apart: `config` can."""
     parts = {
@@ -28,6 +34,7 @@ def identity(
         "optimizer": words(optimizer),
         "scheduler": words(scheduler),
         "seed": seed,
+        **({} if scaler is None else {"scaler": scaler}),
     }
     try:
         settings = plain(config)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pzobo.errors import NonFiniteError, OptionError
 from pzobo.outer.every import Every
@@ -21,6 +22,9 @@ from pzobo.runs.metrics import Metrics
 from pzobo.runs.rows import Row
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Tree
+
+LEAST = 2.0**-24
+"""The least scale of a loss: if gradients overflow there, it is not for want of a smaller one."""
 
 
 class Loop:
@@ -52,7 +56,7 @@ class Loop:
         self.clock = clock
         self.company = company
         self.leaps, self.pace = run.leaps() and not company.many, 0.0
-        self.peak = Peak(run.device)
+        self.peak = Peak(run.devices)
         self.changed = False
         self.y: Tree = None
 
@@ -81,14 +85,22 @@ class Loop:
         run = self.run
         began = self.clock()
         run.clear()
-        loss = float(run.objective.hypergradient())
-        self.wait()
+        loss, norm = self.told(run.hypergradient())
         taken = self.clock() - began
         self.company.check_used()
         run.seconds, taken, asked = self.company.beat(run.seconds, taken, interrupted, run.variables)
-        row = self.row(self.sound(loss), self.norm(), audit=run.objective.audit())
+        row = self.row(self.sound(loss), self.norm(norm), audit=run.objective.audit())
         self.pend(row, taken, listeners)
         return asked
+
+    def told(self, loss: Tensor) -> tuple[float, float]:
+        """The outer loss and the length of its hypergradient, in one read, which waits for the device."""
+        gradients = [g for g in self.run.gradients if g is not None]
+        if not gradients:
+            return float(loss), 0.0
+        length = trees.norm(gradients, torch.float64)
+        value, norm = torch.stack([loss.to(length.device, torch.float64), length]).tolist()
+        return value, norm
 
     def pend(self, row: Row, taken: float, listeners: Sequence[Listener]) -> None:
         """Evaluate the row if it is due, and keep it until its step is made."""
@@ -108,7 +120,6 @@ class Loop:
             return False
         began = self.clock()
         told = run.objective.turns(run.lengths(turns))
-        self.wait()
         self.pace = (self.clock() - began) / turns
         run.seconds += pending.taken
         for i, (value, norm) in enumerate(zip(told.values, told.norms, strict=True)):
@@ -152,14 +163,15 @@ class Loop:
             run.objective.move(run.lengths(1)[0])
             run.step += 1
         else:
-            run.advance(pending.row.outer_loss)
-        self.wait()
+            run.advance(pending.row)
+        # Nobody waits for a device here: the next loss does, and its time counts what this step left to be done.
         run.seconds += pending.taken + self.clock() - began
         run.pending, self.changed = None, True
 
     def last(self, listeners: Sequence[Listener]) -> str:
         """The row after the last step. It leaves no trace, so that a longer run can go on from here."""
         run = self.run
+        self.wait()
         # A finished run that is resumed has this row already.
         row = self.company.first(next((r for r in self.rows.after if r.last and r.step == run.step), None))
         with run.no_trace():
@@ -183,12 +195,12 @@ class Loop:
             )
         return loss
 
-    def norm(self) -> float:
-        """The norm of the hypergradient."""
-        gradients = [g for g in self.run.gradients if g is not None]
-        norm = float(trees.norm(gradients, torch.float64)) if gradients else 0.0
-        if not math.isfinite(norm) and not trees.is_finite(gradients):
-            self.finite(math.nan)
+    def norm(self, norm: float) -> float:
+        """The norm of the hypergradient, which must be finite, unless a scaler can make it so."""
+        if not math.isfinite(norm) and not trees.is_finite([g for g in self.run.gradients if g is not None]):
+            scaler = self.run.scaler
+            if scaler is None or not scaler.is_enabled() or scaler.get_scale() < LEAST:
+                self.finite(math.nan)
         return norm
 
     def finite(self, norm: float) -> float:
@@ -234,13 +246,17 @@ class Loop:
         """Write a checkpoint, if anything changed since the last."""
         if self.folder is None or not self.changed:
             return
+        self.wait()
         with self.peak.aside():
             self.folder.save({**self.run.state(), "metrics": self.rows.mark()})
         self.changed = False
 
     def wait(self) -> None:
-        if self.run.device.type == "cuda":
-            torch.cuda.synchronize(self.run.device)
+        """Wait for the steps that were asked of devices, so that their time is not that of something else."""
+        began = self.clock()
+        for device in self.run.devices:
+            torch.accelerator.current_stream(device).record_event().synchronize()
+        self.run.seconds += self.clock() - began if self.run.devices else 0.0
 
 
 def _number(key: str, value: Any) -> Any:

@@ -54,7 +54,7 @@ class Minibatches:
         while count > 0:
             epoch, place = divmod(self.position, each)
             if self._epoch is None or self._epoch[0] != epoch:
-                order = torch.randperm(self.rows, generator=generator(self.seed, epoch))
+                order = torch.randperm(self.rows, generator=generator(self.seed, epoch), device="cpu")
                 self._epoch = epoch, order.to(self.device)
             taken = min(count, each - place)
             parts.append(self._epoch[1][place * self.size : (place + taken) * self.size].view(taken, self.size))

@@ -12,7 +12,7 @@ from torch import Tensor
 from pzobo import deprecated
 from pzobo.errors import RequirementError
 from pzobo.tensors.checks import scalar
-from pzobo.tensors.trees import Tree
+from pzobo.tensors.trees import Leaves, Tree
 
 
 class Turns(NamedTuple):
@@ -43,9 +43,7 @@ class Objective(ABC):
 
     def hypergradient(self) -> Tensor:
         """f of the next step, a number; its hypergradient is added to the gradients in x."""
-        loss = scalar(self.outer_loss(), "The outer loss")
-        if not loss.requires_grad:
-            raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
+        loss = differentiable(self.outer_loss())
         loss.backward()
         return loss.detach()
 
@@ -72,6 +70,14 @@ class Objective(ABC):
 
     def inner_loss(self) -> float | None:
         """g where the last path ended, if there is one."""
+        return None
+
+    def replaced(self) -> Leaves:
+        """Tensors of the state that a step replaces and never writes into: an evaluation needs no copy of them."""
+        return ()
+
+    def data(self) -> Tree:
+        """The data of its losses, if they are at hand: the devices that they are on belong to the run."""
         return None
 
     def chosen(self) -> str:
@@ -104,6 +110,14 @@ class Objective(ABC):
         """The old name of `outer_loss`."""
         deprecated.warn("Objective.loss()", "outer_loss()")
         return self.outer_loss()
+
+
+def differentiable(loss: Any) -> Tensor:
+    """The outer loss, if it is a number that has a hypergradient."""
+    number = scalar(loss, "The outer loss")
+    if not number.requires_grad:
+        raise RequirementError("The outer loss does not depend on x, so it has no hypergradient: look at both.")
+    return number
 
 
 class Startable(Protocol):

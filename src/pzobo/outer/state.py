@@ -17,9 +17,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from pzobo.errors import CheckpointError, OptionError
 from pzobo.options import positive
 from pzobo.outer.arguments import wrong
-from pzobo.outer.objective import Objective
+from pzobo.outer.objective import Objective, differentiable
 from pzobo.runs.randomness import random_state, set_random_state
 from pzobo.runs.rows import Row
+from pzobo.tensors.checks import untouched
+from pzobo.tensors.replay import devices_of
 from pzobo.tensors.trees import unique
 
 
@@ -38,6 +40,7 @@ class RunState:
         step: outer steps made.
         seconds: their time.
         variables: the tensors of x that are optimized, tied ones once.
+        devices: those of x, y and the data, but for the CPU.
         pending: a row whose step is not made yet, if there is one.
     """
 
@@ -48,13 +51,16 @@ class RunState:
         lr: float | None,
         scheduler: Callable[[torch.optim.Optimizer], Any] | None,
         save: Mapping[str, Any],
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         self.objective, self.save = objective, dict(save)
         self.variables = list(unique(optree.tree_leaves(objective.x)))
         if not self.variables:
             raise OptionError("x holds no floating-point tensor that needs a gradient; there is nothing to optimize.")
-        self.device = self.variables[0].device
+        used: Any = (self.variables, objective.y, objective.data())
+        self.devices = devices_of(optree.tree_leaves(used))
         self.optimizer = _optimizer(optimizer, self.variables, lr)
+        self.scaler = None if scaler is None else _scaler(scaler, self.variables)
         self.scheduler = None if scheduler is None else _scheduler(scheduler, self.optimizer)
         self.step = 0
         self.seconds = 0.0
@@ -71,18 +77,34 @@ class RunState:
                     f"{name} is a {type(part).__name__} without state_dict and load_state_dict; it could not go on."
                 )
 
-    def advance(self, loss: float) -> None:
-        """One step of the optimizer and its schedule, by the gradients that are in x."""
-        self.optimizer.step()
+    def hypergradient(self) -> Tensor:
+        """f at x, a number; its hypergradient is in x. With a scaler it is not finite where something overflowed."""
+        if self.scaler is None:
+            return self.objective.hypergradient()
+        loss = differentiable(self.objective.outer_loss())
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        return loss.detach()
+
+    def advance(self, row: Row) -> None:
+        """One step of the optimizer and its schedule, by the gradients that are in x; none if a scaler skips it."""
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.step += 1
+        if self.scaler is not None and row.hypergradient_norm is None:
+            return  # a schedule counts the steps that were made
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(loss)
+            self.scheduler.step(row.outer_loss)
         elif self.scheduler is not None:
             self.scheduler.step()
-        self.step += 1
 
     def leaps(self) -> bool:
         """Whether the objective can make many steps in one call."""
-        return self.objective.leaps(self.optimizer) and not isinstance(self.scheduler, ReduceLROnPlateau)
+        plain = self.scaler is None and not isinstance(self.scheduler, ReduceLROnPlateau)
+        return plain and self.objective.leaps(self.optimizer)
 
     def lengths(self, turns: int) -> list[list[float]]:
         """How far plain SGD moves each tensor of x at its next steps. The schedule goes on as after these steps."""
@@ -119,6 +141,7 @@ class RunState:
             "x": [t.detach() for t in self.variables],
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            **({} if self.scaler is None else {"scaler": self.scaler.state_dict()}),
             "pending": self.pending
             and {"row": dict(self.pending.row), "taken": self.pending.taken, "gradients": self.gradients},
             **self._surroundings(),
@@ -136,9 +159,14 @@ class RunState:
             self._restore_optimizer(state["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
+            if ("scaler" in state) != (self.scaler is not None):
+                raise ValueError("one of the two has a scaler, and the other has none")
+            if self.scaler is not None and self.scaler.is_enabled():
+                self.scaler.load_state_dict(state["scaler"])
             if state["save"].keys() != self.save.keys():
                 raise ValueError(f"save= has {sorted(self.save)} where it has {sorted(state['save'])}")
             if (pending := state["pending"]) is not None:
+                self._restore_scaler(pending["gradients"])
                 self.gradients = pending["gradients"]
                 self.pending = Pending(Row.of(pending["row"]), float(pending["taken"]))
             self.step, self.seconds = state["step"], state["seconds"]
@@ -156,26 +184,39 @@ class RunState:
                 if isinstance(found, Tensor) and isinstance(saved, Tensor) and found.dtype != saved.dtype:
                     self.optimizer.state[parameter][key] = saved.to(found.device)
 
+    def _restore_scaler(self, gradients: list[Tensor | None]) -> None:
+        """Let the scaler know again that gradients were scaled back, and whether all are finite: its state has that
+        not."""
+        if self.scaler is not None:
+            self.gradients = [None if g is None else g * 0 for g in gradients]  # what is not finite stays so
+            self.scaler.scale(torch.zeros_like(self.variables[0]))  # puts the scale on the device
+            self.scaler.unscale_(self.optimizer)
+
     def _surroundings(self) -> dict[str, Any]:
         return {
             "objective": self.objective.state_dict(),
             "save": {name: part.state_dict() for name, part in self.save.items()},
-            "random": random_state(self.device),
+            "random": random_state(self.devices),
         }
 
     def _restore_surroundings(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
-        set_random_state(state["random"], self.device)
+        set_random_state(state["random"], self.devices)
         for name, part in self.save.items():  # the last: these are the caller's, and stay as they are if the rest fails
             part.load_state_dict(state["save"][name])
 
     @contextmanager
     def no_trace(self) -> Iterator[None]:
-        """Evaluations inside leave no trace: not in random numbers, streams, saved modules, or gradients."""
-        before = copy.deepcopy(self._surroundings())
+        """Evaluations inside leave no trace: not in random numbers, streams, saved modules, or gradients.
+
+        What they could change is copied before; y, which may be large, must not be written into.
+        """
+        fixed = self.objective.replaced()
+        before = copy.deepcopy(self._surroundings(), {id(t): t for t in fixed})
         gradients = [None if g is None else g.clone() for g in self.gradients]
         try:
-            yield
+            with untouched(fixed, "evaluate", "y", closely=False):
+                yield
         finally:
             self._restore_surroundings(before)
             self.gradients = gradients
@@ -202,6 +243,18 @@ def _optimizer(make: Any, variables: list[Tensor], lr: float | None) -> torch.op
     if not isinstance(made, torch.optim.Optimizer):
         raise OptionError(f"optimizer= made a {type(made).__name__}, expected a torch.optim.Optimizer: {advice}.")
     return made
+
+
+def _scaler(scaler: Any, variables: list[Tensor]) -> torch.amp.GradScaler:
+    """A copy, so that the same call makes the same run."""
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise wrong("scaler", scaler, "give a torch.amp.GradScaler, as in scaler=torch.amp.GradScaler('cuda')")
+    if any(variable.dtype == torch.float16 for variable in variables):
+        raise OptionError(
+            "A scaler cannot scale back gradients in float16, which x is in: keep x in float32, and convert it in the "
+            "losses."
+        )
+    return copy.deepcopy(scaler)
 
 
 def _scheduler(make: Any, optimizer: torch.optim.Optimizer) -> Any:

@@ -153,7 +153,7 @@ class Company:
             return Beat(seconds, taken, asked)
         self._beats += 1
         check_alike(self.ranks, {"x": tuple(x)}, self._beats)
-        mine = torch.tensor([seconds, taken, asked[0] if asked else 0], dtype=torch.float64)
+        mine = torch.tensor([seconds, taken, asked[0] if asked else 0], dtype=torch.float64, device="cpu")
         found = self.ranks.gather(mine.to(x[0].device)).tolist()
         signals = [int(row[2]) for row in found if row[2]]
         return Beat(found[0][0], found[0][1], signals)

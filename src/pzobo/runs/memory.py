@@ -8,7 +8,7 @@ import gc
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -29,13 +29,13 @@ _OVERFLOW = re.compile("size calculation overflow|multiplication overflow")
 class Peak:
     """Megabytes at the peak outside of `aside` blocks, above what was in use when this was made.
 
-    On a GPU it is torch's own account. On the CPU it is Linux's account of the whole process, whose mark is set back;
-    elsewhere it is None. Linux is asked before and after such a block, and else every tenth of a second: its mark keeps
-    the peak until then, and asking takes as long as a fast step.
+    Of GPUs it is torch's own account, the sum over those in use. Without one it is Linux's account of the whole
+    process, whose mark is set back; elsewhere it is None. Linux is asked before and after such a block, and else every
+    tenth of a second: its mark keeps the peak until then, and asking takes as long as a fast step.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.highest = device, 0.0
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self._gpus, self.highest = [device for device in devices if device.type == "cuda"], 0.0
         gc.collect()  # what is freed later, or is free already, would be missing from the peak
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
@@ -68,8 +68,9 @@ class Peak:
 
     def _reset(self) -> bool:
         """Set the mark back to what is in use now, if the system lets us."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        if self._gpus:
+            for device in self._gpus:
+                torch.cuda.reset_peak_memory_stats(device)
             return True
         try:
             Path("/proc/self/clear_refs").write_text("5")
@@ -78,8 +79,8 @@ class Peak:
         return True
 
     def _highest(self) -> float | None:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / _MB
+        if self._gpus:
+            return sum(torch.cuda.max_memory_allocated(device) for device in self._gpus) / _MB
         kilobytes = _field("/proc/self/status", "VmHWM:")
         return None if kilobytes is None else kilobytes / 1024
 

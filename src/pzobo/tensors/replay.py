@@ -6,7 +6,7 @@ of a path difference would grow as 1/mu^2. Buffers count as well: spectral norma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -18,6 +18,12 @@ from pzobo.tensors.modules import Buffers
 States = tuple[tuple[torch.device | None, Tensor], ...]
 
 
+def devices_of(leaves: Iterable[Any]) -> tuple[torch.device, ...]:
+    """The devices, other than the CPU, that have random numbers of their own and hold some of these tensors."""
+    found = dict.fromkeys(leaf.device for leaf in leaves if isinstance(leaf, Tensor))
+    return tuple([device for device in found if device.type not in ("cpu", "meta")])
+
+
 class Replay:
     """Conditions of a first evaluation, inside of `first()`; `again()` restores them for another.
 
@@ -25,7 +31,7 @@ class Replay:
     """
 
     def __init__(self, tensors: Sequence[Tensor], modules: Sequence[nn.Module] = (), compiled: bool = False) -> None:
-        self._devices = tuple({t.device for t in tensors if t.device.type not in ("cpu", "meta")})
+        self._devices = devices_of(tensors)
         kinds = ("cpu", *{device.type for device in self._devices}) if self._devices else ("cpu",)
         self._autocast = [(kind, *_autocast(kind)) for kind in kinds]
         self._tensors, self._modules = tensors, modules
@@ -156,6 +162,24 @@ def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
         yield
     finally:
         _set(before)
+
+
+@contextmanager
+def forked(seed: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Random numbers of the CPU and of these devices begin anew at a seed inside, and go on after as if nothing were.
+
+    Other devices are left alone; without any, one that begins to work inside is seeded too.
+    """
+    with random_state_kept(devices):
+        if not devices:
+            torch.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
+        for device in devices:
+            module = torch.get_device_module(device)
+            with module.device(device):
+                module.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def shuffled(seed: int, number: int, count: int) -> int:
     that leaves the range goes through it again. On a short one such a network would not be fair.
     """
     if count <= 2**12:
-        return int(torch.randperm(count, generator=generator(seed, 0))[number])
+        return int(torch.randperm(count, generator=generator(seed, 0), device="cpu")[number])
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = 2**half - 1
     while True:

@@ -35,7 +35,7 @@ _spmm: Callable[..., Tensor] = spmm
 def _be_warned_once() -> None:
     """Let torch say that sparse tensors are new, as it does at the first of a process, where nobody hears it."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
-        torch.zeros(1, 1).to_sparse_csr()
+        torch.zeros(1, 1, device="cpu").to_sparse_csr()
 
 
 class SparseMatrix(Tensor):

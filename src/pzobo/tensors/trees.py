@@ -156,7 +156,7 @@ def is_finite(leaves: Sequence[Tensor]) -> bool:
     """Whether every number of every leaf is finite. Their sum tells, fast; only if it is not are they all looked at."""
     if not leaves:
         return True
-    sums = [leaf.sum() for leaf in leaves]
+    sums = [leaf.sum(dtype=wide(leaf.dtype)) for leaf in leaves]
     if len(sums) <= 4:
         total = functools.reduce(lambda a, b: a + b.to(a.device), sums)
     else:
@@ -193,6 +193,11 @@ def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
     if isinstance(scale, Tensor):
         return tuple((s.to(wide(s.dtype)) * scale.to(s.device, wide(s.dtype))).to(s.dtype) for s in a)
     return tuple(s * scale for s in a)
+
+
+def slope(up: Tensor, down: Tensor, scale: Tensor) -> Tensor:
+    """scale * (up - down) of one leaf, half precisions in float32."""
+    return ((up.to(wide(up.dtype)) - down) * scale.to(up.device, wide(up.dtype))).to(up.dtype)
 
 
 def copy(leaves: Iterable[Tensor]) -> Leaves:
