@@ -36,6 +36,16 @@ class AmIGO(SecondOrder[AmIGOState]):
         steps: steps of y.
         v_lr: the step of v; `lr` by default.
         v_steps: steps of v.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.AmIGO(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -44,6 +44,16 @@ class BOME(Algorithm[BOMEState]):
         y_lr: the step of y; `lr` by default. The paper moves y and x by the same.
         eta: how fast q must fall; positive.
         barrier: what phi is made of: "gradient", eta |Q|^2, or "value", eta q.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.BOME(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.1, 0.07]
     """
 
     lr: Rate = 0.1

@@ -49,6 +49,16 @@ class BVFIM(Algorithm[BVFIMState]):
         reg: the weight of |z|^2 / 2 in the inner problem, and the least gap at its solution.
         barrier: the weight of the logarithm.
         prox: the weight of |y|^2 / 2 in the problem of y; 0 for none.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.BVFIM(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.24, 0.09, 0.06]
     """
 
     lr: Rate = 0.1

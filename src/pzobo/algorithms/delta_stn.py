@@ -46,6 +46,16 @@ class DeltaSTN(SecondOrder[DeltaSTNState]):
         scale: the perturbations' standard deviation at first.
         scale_rate: the step of the logarithm of the scale; 0 keeps the scale.
         entropy: the weight of the entropy of the perturbations, which keeps the scale from falling to 0.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.DeltaSTN(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.09, 0.07]
     """
 
     lr: Rate = 0.1

@@ -43,6 +43,16 @@ class F2SA(Algorithm[F2SAState]):
         penalty: l at first; positive.
         growth: what l gains at each outer step; 0 keeps it, or a function of the outer step.
         steps: steps of y and z.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.F2SA(lr=0.1, penalty=10.0)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.32, 0.1, 0.07]
     """
 
     lr: Rate = 0.1

@@ -51,6 +51,16 @@ class FdeHBO(SecondOrder[FdeHBOState]):
         momentum: STORM's weight of the new direction, in (0, 1], or a function of the outer step.
         radius: v is kept within a ball of this radius; no ball by default.
         products: "difference", as in the paper; the others are as in `SecondOrder`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.FdeHBO(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -36,6 +36,16 @@ class IAPTT(SecondOrder[IAPTTState]):
         lr: the step of y; a number, or a function of the outer step.
         steps: steps of y.
         start_lr: the step of the start; `lr` by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.IAPTT(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.09, 0.06]
     """
 
     lr: Rate = 0.1

@@ -39,6 +39,16 @@ class MASOBA(SecondOrder[MASOBAState]):
         lr: the step of y; a number, or a function of the outer step such as `Decay(0.1, 0.5)`.
         v_lr: the step of v; `lr` by default.
         average: the weight of the new direction in h, in (0, 1], or a function of the outer step.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.MASOBA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.05]
     """
 
     lr: Rate = 0.1

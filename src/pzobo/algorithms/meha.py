@@ -41,6 +41,16 @@ class MEHA(Algorithm[MEHAState]):
         y_lr: the step of y; `lr` by default.
         penalty: s; a number, or a function of the outer step such as `Decay(1.0, -0.25)`, which grows.
         r: the parameter of the envelope min_w g(x, w) + |w - y|^2 / (2 r); 1 / r must exceed g's concavity.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.MEHA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.1, 0.08]
     """
 
     lr: Rate = 0.1

@@ -41,6 +41,16 @@ class SAMA(SecondOrder[SAMAState]):
     Args:
         solver: how y moves between two outer steps: Adam, GD or HeavyBall, with its number of steps.
         products: "difference", as in the paper; the others are as in `SecondOrder`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.SAMA(pzobo.GD(lr=0.1, steps=5))
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.33, 0.18, 0.11]
     """
 
     solver: Iterative = ADAM

@@ -55,9 +55,15 @@ class SOBA(SecondOrder[SOBAState]):
         lr: the step of y; a number, or a function of the outer step such as `Decay(0.1, 0.5)`.
         v_lr: the step of v; `lr` by default, as in the paper.
 
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
     Examples:
-        >>> method = pzobo.algorithms.SOBA(lr=0.1, batch_size=64, outer_batch_size=64)
-        >>> pzobo.fit(problem, method, steps=1000, optimizer=torch.optim.SGD, lr=0.1)
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.SOBA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -47,6 +47,16 @@ class VRBO(SecondOrder[VRBOState]):
         period: outer steps from one pass over the data to the next.
         terms: factors of the longest product of the series.
         v_lr: the step of the series, at most 1/L; the first `lr` by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.VRBO(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.1, 0.07]
     """
 
     lr: Rate = 0.1
