@@ -46,8 +46,14 @@ def of(function: Callable[..., Any], depth: int, owner: type | None = None) -> f
             if called.__module__ == "pzobo.options":  # they raise what they are told to, an OptionError by default
                 found |= kinds or ({"OptionError"} if called.__name__ != "freeze" else set())
             elif depth:
-                found |= of(called, depth - 1, owner)
+                found |= of(called, depth - (not is_super(node.func)), owner)
     return frozenset(found)
+
+
+def is_super(node: ast.expr) -> bool:
+    """Whether it is `super().name`: the same call, in the parent."""
+    inner = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(inner, ast.Call) and getattr(inner.func, "id", "") == "super"
 
 
 def target(node: ast.expr, function: Callable[..., Any], owner: type | None) -> Callable[..., Any] | None:
@@ -58,8 +64,9 @@ def target(node: ast.expr, function: Callable[..., Any], owner: type | None) -> 
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         known = function.__globals__.get(node.value.id)
         found = own(owner, node.attr) if owner and node.value.id == "self" else getattr(known, node.attr, None)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call) and owner:
-        parents = owner.__mro__[1:] if getattr(node.value.func, "id", "") == "super" else ()
-        found = next((method for parent in parents if (method := own(parent, node.attr))), None)
+    elif owner and is_super(node):
+        methods = [method for kind in owner.__mro__ if (method := vars(kind).get(node.attr))]
+        later = methods[methods.index(function) + 1 :] if function in methods else methods
+        found = next(iter(later), None)
     ours = inspect.isfunction(found) and found is not function and found.__module__.startswith("pzobo")
     return found if ours else None

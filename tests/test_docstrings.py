@@ -149,6 +149,14 @@ def test_the_example_runs(thing):
     assert not out.getvalue(), out.getvalue()
 
 
+def test_what_counts_as_raised():
+    """By itself, by a function it calls, by a parent, by a check of options that is told what to raise."""
+    assert raised(pzobo.Direct) == set()
+    assert raised(pzobo.over_tasks) == {"OptionError"}
+    assert raised(pzobo.GD) == {"OptionError"}
+    assert raised(pzobo.PZOBO) == {"DirectionsError", "OptionError", "SmoothingError"}
+
+
 def test_what_counts_as_a_line():
     doc = """First line, with x: a word and a colon.
 
