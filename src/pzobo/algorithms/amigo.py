@@ -23,9 +23,9 @@ class AmIGOState:
 class AmIGO(SecondOrder[AmIGOState]):
     """AmIGO, a `SecondOrder` algorithm with two loops, both started where they ended.
 
-    `steps` times    y <- y - lr dg/dy                a new batch for each
-    `v_steps` times  v <- v - v_lr (H v - df/dy)      a new batch of g for each, df/dy on the step's batch of f
-    D = df/dx - J^T v                                 on one more batch of g
+        `steps` times    y <- y - lr dg/dy                a new batch for each
+        `v_steps` times  v <- v - v_lr (H v - df/dy)      a new batch of g for each, df/dy on the step's batch of f
+        D = df/dx - J^T v                                 on one more batch of g
 
     A step costs `steps` + 1 gradients and `v_steps` + 1 products; it carries y and v. The rates are constant.
 

@@ -26,10 +26,10 @@ class BOMEState:
 class BOME(Algorithm[BOMEState]):
     """BOME, an `Algorithm` of first order with an inner loop.
 
-    z from y by `steps` steps  z <- z - lr dg/dy(x, z)
-    q = g(x, y) - g(x, z), with the gradient  Q = (dg/dy(x, y), dg/dx(x, y) - dg/dx(x, z))  in (y, x), z held fixed
-    l = max(phi - <df, Q>, 0) / |Q|^2,   phi = eta |Q|^2 or eta q
-    y <- y - y_lr (df/dy + l Q_y),   D = df/dx + l Q_x
+        z from y by `steps` steps  z <- z - lr dg/dy(x, z)
+        q = g(x, y) - g(x, z), with the gradient  Q = (dg/dy(x, y), dg/dx(x, y) - dg/dx(x, z))  in (y, x), z held fixed
+        l = max(phi - <df, Q>, 0) / |Q|^2,   phi = eta |Q|^2 or eta q
+        y <- y - y_lr (df/dy + l Q_y),   D = df/dx + l Q_x
 
     It works on batches too, though the paper's theory is for all the data; q and Q are on one batch. A step costs
     `steps` + 2 gradients of g and one of f; it carries y. Its limit has q > 0, and so a bias that goes to zero with the

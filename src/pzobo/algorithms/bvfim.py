@@ -27,10 +27,10 @@ class BVFIMState:
 class BVFIM(Algorithm[BVFIMState]):
     """BVFIM, an `Algorithm` of first order with two inner loops.
 
-    `steps` times    z <- z - lr (dg/dy(x, z) + reg z)
-    `y_steps` times  y <- y - y_lr (df/dy + prox y + (barrier / gap) dg/dy)(x, y)
-                     where gap = g(x, z) + reg |z|^2 / 2 + reg - g(x, y)
-    D = df/dx(x, y) + (barrier / gap) (dg/dx(x, y) - dg/dx(x, z))
+        `steps` times    z <- z - lr (dg/dy(x, z) + reg z)
+        `y_steps` times  y <- y - y_lr (df/dy + prox y + (barrier / gap) dg/dy)(x, y)
+                         where gap = g(x, z) + reg |z|^2 / 2 + reg - g(x, y)
+        D = df/dx(x, y) + (barrier / gap) (dg/dx(x, y) - dg/dx(x, z))
 
     y minimises f + prox |y|^2 / 2 - barrier log(gap), and D is its derivative in x. The gap must stay positive: a step
     of y that would close it is halved until it does not, and a y whose gap is closed at the start of a loop begins at

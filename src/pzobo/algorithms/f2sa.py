@@ -24,9 +24,9 @@ class F2SAState:
 class F2SA(Algorithm[F2SAState]):
     """F2SA, an `Algorithm` of first order with an inner loop.
 
-    `steps` times  z <- z - lr dg/dy(x, z),   y <- y - y_lr (df/dy + l dg/dy)(x, y)    on a new pair of batches
-    D = df/dx(x, y) + l (dg/dx(x, y) - dg/dx(x, z))
-    l <- l + growth
+        `steps` times  z <- z - lr dg/dy(x, z),   y <- y - y_lr (df/dy + l dg/dy)(x, y)    on a new pair of batches
+        D = df/dx(x, y) + l (dg/dx(x, y) - dg/dx(x, z))
+        l <- l + growth
 
     At a fixed l its limit minimises f(x, y) + l (g(x, y) - min g): it is off by O(1/l). With `y_lr=None` y moves by lr
     / (2 l), as in the paper's theorem: so the steps of y stay stable while l grows. Both dg/dx are on one batch, where

@@ -35,8 +35,8 @@ class FdeHBO(SecondOrder[FdeHBOState]):
 
     SOBA's three directions d, with H v and J^T v by central differences of gradients at y +- e v, each by STORM:
 
-    m <- d(x, y, v) + (1 - momentum) (m - d(x, y, v of the step before))   on the same batches; m = d at first
-    y <- y - lr m_y,   v <- v - v_lr m_v, projected to a ball,   D = m_x
+        m <- d(x, y, v) + (1 - momentum) (m - d(x, y, v of the step before))   on the same batches; m = d at first
+        y <- y - lr m_y,   v <- v - v_lr m_v, projected to a ball,   D = m_x
 
     The projection keeps e v short where v is still far off. The length e is that of the library's difference products.
     A step costs twice what one of SOBA costs, and no second derivatives; it carries y, v, the point before and three

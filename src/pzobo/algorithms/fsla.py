@@ -34,10 +34,11 @@ def _outer(at: Oracles, x: Vector, y: Vector, v: Vector, inner: Tree, outer: Tre
 class FSLA(SecondOrder[FSLAState]):
     """FSLA, a `SecondOrder` algorithm with a single loop.
 
-    y' = y - lr dg/dy(x, y)
-    v' = v - v_lr (H v - df/dy)   at (x, y')
-    m <- D(x, y', v') + (1 - momentum) (m - D(x before, y, v))   with D(x, y, v) = df/dx - J^T v, on the same batches
-    D  = m
+        y' = y - lr dg/dy(x, y)
+        v' = v - v_lr (H v - df/dy)   at (x, y')
+        m <- D(x, y', v') + (1 - momentum) (m - D(x before, y, v))
+             with D(x, y, v) = df/dx - J^T v, on the same batches
+        D  = m
 
     y and v are updated one after the other, and m sees both; at the first step m = D(x, y', v'). Each line has batches
     of its own. A step costs one dg/dy, three gradients of f and three products; it carries y, v, x before and m. The

@@ -22,9 +22,9 @@ class IAPTTState:
 class IAPTT(SecondOrder[IAPTTState]):
     """IAPTT-GM, a `SecondOrder` algorithm with an inner loop, for a g that need not be convex.
 
-    y_0 = start,  y_{k+1} = y_k - lr dg/dy(x, y_k),  k < steps
-    K = argmax_{1 <= k <= steps} f(x, y_k)              the pessimistic truncation
-    D = d/dx f(x, y_K),   start <- start - start_lr d/dstart f(x, y_K)      both through the path up to y_K
+        y_0 = start,  y_{k+1} = y_k - lr dg/dy(x, y_k),  k < steps
+        K = argmax_{1 <= k <= steps} f(x, y_k)              the pessimistic truncation
+        D = d/dx f(x, y_K),   start <- start - start_lr d/dstart f(x, y_K)      both through the path up to y_K
 
     Each inner step has a batch of its own, all f are on one. A step costs `steps` gradients of g, `steps` values and
     one gradient of f, and K products; it carries the start. It keeps the whole path.

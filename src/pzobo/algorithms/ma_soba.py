@@ -24,10 +24,10 @@ class MASOBAState:
 class MASOBA(SecondOrder[MASOBAState]):
     """MA-SOBA, a `SecondOrder` algorithm with a single loop.
 
-    y <- y - lr dg/dy
-    v <- v - v_lr (H v + df/dy)
-    h <- (1 - average) h + average (df/dx + J^T v)
-    D  = h
+        y <- y - lr dg/dy
+        v <- v - v_lr (H v + df/dy)
+        h <- (1 - average) h + average (df/dx + J^T v)
+        D  = h
 
     All right-hand sides are at the old point, h is 0 at first. The average takes the bias of v out of the analysis, and
     the rates need no decay. A step costs what one of SOBA costs; it carries y, v and h.

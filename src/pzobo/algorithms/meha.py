@@ -25,9 +25,9 @@ class MEHAState:
 class MEHA(Algorithm[MEHAState]):
     """MEHA, an `Algorithm` of first order with a single loop, for a g that need not be convex.
 
-    w <- w - lr (dg/dy(x, w) + (w - y) / r)
-    D  = df/dx(x, y) / s + dg/dx(x, y) - dg/dx(x, w)
-    y <- y - y_lr (df/dy(x', y) / s + dg/dy(x', y) - (y - w) / r)    where x' is x after the outer step
+        w <- w - lr (dg/dy(x, w) + (w - y) / r)
+        D  = df/dx(x, y) / s + dg/dx(x, y) - dg/dx(x, w)
+        y <- y - y_lr (df/dy(x', y) / s + dg/dy(x', y) - (y - w) / r)    where x' is x after the outer step
 
     The optimizer of `fit` finds x' between two calls: the last line is the first thing that the next step does. s
     grows as a power of k below 1/2, since at a fixed s the limit is biased by O(1/s). A step costs four gradients of g

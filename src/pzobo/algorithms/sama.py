@@ -27,9 +27,9 @@ class SAMAState:
 class SAMA(SecondOrder[SAMAState]):
     """SAMA, a `SecondOrder` algorithm with an inner loop, for large networks.
 
-    y, m <- update(dg/dy(x, y), y, m)   as often as the solver has steps, with its moments m kept from step to step
-    u = -(d update / d dg/dy)^T df/dy   through the last update: for Adam a diagonal matrix, for GD lr times df/dy
-    D = df/dx - J^T u                   on the batch of the last update, by the difference of dg/dx at y +- e u
+        y, m <- update(dg/dy(x, y), y, m)   as often as the solver has steps, with its moments m kept from step to step
+        u = -(d update / d dg/dy)^T df/dy   through the last update: for Adam a diagonal matrix, for GD lr times df/dy
+        D = df/dx - J^T u                   on the batch of the last update, by the difference of dg/dx at y +- e u
 
     It takes H for the identity, and asks only what the next update does with the gradient. With GD it is the
     first-order approximation T1-T2. D is biased, but needs three gradients of the network and no second derivatives.

@@ -41,9 +41,9 @@ def directions(at: Oracles, x: Vector, y: Vector, v: Vector, inner: Tree, outer:
 class SOBA(SecondOrder[SOBAState]):
     """SOBA, a `SecondOrder` algorithm with a single loop.
 
-    y <- y - lr dg/dy
-    v <- v - v_lr (H v + df/dy)
-    D  = df/dx + J^T v
+        y <- y - lr dg/dy
+        v <- v - v_lr (H v + df/dy)
+        D  = df/dx + J^T v
 
     All right-hand sides are at the old point, on one batch of g and one of f. A step costs one gradient of each, and
     one H v with J^T v. It carries y and v. The paper's rates fall as k^(-1/2), for x too.

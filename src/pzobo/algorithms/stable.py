@@ -49,10 +49,10 @@ def _above(h: Tensor, least: float) -> Tensor:
 class STABLE(SecondOrder[STABLEState]):
     """STABLE, a `SecondOrder` algorithm with a single loop, for few inner variables.
 
-    h <- H + (1 - average) (h - H of the step before)   its eigenvalues raised to `least`; both H on the same batch
-    j <- J^T + (1 - average) (j - J^T of the step before)
-    D  = df/dx - j h^-1 df/dy
-    y <- y - lr dg/dy - h^-1 j^T (x' - x)               where x' is x after the outer step
+        h <- H + (1 - average) (h - H of the step before)   its eigenvalues raised to `least`; both H on the same batch
+        j <- J^T + (1 - average) (j - J^T of the step before)
+        D  = df/dx - j h^-1 df/dy
+        y <- y - lr dg/dy - h^-1 j^T (x' - x)               where x' is x after the outer step
 
     At the first step h = H and j = J^T. The last term needs x', which the optimizer of `fit` finds between two calls:
     it is the first thing that the next step does. A step costs a gradient of each, and two products for each of the d

@@ -54,9 +54,9 @@ def check_scale(who: str, scale: float, scale_lr: float, entropy: float) -> None
 class STN(Algorithm[STNState]):
     """STN, an `Algorithm` of first order, for few outer variables.
 
-    `steps` times  e ~ N(0, scale^2),  d = dg/dy(x + e, w + T (x + e)):   w <- w - lr d,   T <- T - lr d (x + e)^T
-    then  e ~ N(0, scale^2),  D = df/dx + T^T df/dy  at (x + e, w + T (x + e))
-    log scale <- log scale - scale_rate (D e - entropy)     for each outer variable, if scale_rate is not 0
+        `steps` times  e ~ N(0, scale^2),  d = dg/dy(x + e, w + T (x + e)):   w <- w - lr d,   T <- T - lr d (x + e)^T
+        then  e ~ N(0, scale^2),  D = df/dx + T^T df/dy  at (x + e, w + T (x + e))
+        log scale <- log scale - scale_rate (D e - entropy)     for each outer variable, if scale_rate is not 0
 
     So y(x) = w + T x is trained to be the solution in a neighbourhood of x, whose size is tuned. The paper gives T the
     structure of the network's layers; here it is a matrix of p d numbers, and too large ones are refused. A step costs

@@ -51,9 +51,9 @@ def storm_step(
 class SUSTAIN(SecondOrder[SUSTAINState]):
     """SUSTAIN, a `SecondOrder` algorithm with a single loop.
 
-    m_y <- dg/dy(x, y) + (1 - momentum) (m_y - dg/dy(x, y of the step before))
-    m_x <- D(x, y) + (1 - momentum) (m_x - D(x, y of the step before))
-    y   <- y - lr m_y;  D = m_x
+        m_y <- dg/dy(x, y) + (1 - momentum) (m_y - dg/dy(x, y of the step before))
+        m_x <- D(x, y) + (1 - momentum) (m_x - D(x, y of the step before))
+        y   <- y - lr m_y;  D = m_x
 
     where D(x, y) = df/dx - J^T v with v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy, p drawn from 0 to terms - 1.
     Both points see the same batches and the same p; at the first step the momenta are the directions themselves. A step

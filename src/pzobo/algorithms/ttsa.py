@@ -11,9 +11,9 @@ from pzobo.algorithms.bsa import BSA
 class TTSA(BSA):
     """TTSA: `BSA` with one step of y, and rates of another order.
 
-    y <- y - lr dg/dy
-    v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy     at the new y; p drawn from 0 to terms - 1
-    D = df/dx - J^T v
+        y <- y - lr dg/dy
+        v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy     at the new y; p drawn from 0 to terms - 1
+        D = df/dx - J^T v
 
     x moves on a slower time scale than y: the paper's rate of y falls as k^(-2/5), that of x as k^(-3/5). A step costs
     two gradients, and 1 + (terms - 1)/2 products on average; it carries y.

@@ -29,8 +29,8 @@ class VRBO(SecondOrder[VRBOState]):
 
     After the outer step from x to x', at the point before p = (x, y) and the new one p' = (x', y), `steps` times:
 
-    d_y <- d_y + dg/dy(p') - dg/dy(p),   d_x <- d_x + D(p') - D(p)   on the same batches
-    y <- y - lr d_y;   p = p',  p' = (x', y)
+        d_y <- d_y + dg/dy(p') - dg/dy(p),   d_x <- d_x + D(p') - D(p)   on the same batches
+        y <- y - lr d_y;   p = p',  p' = (x', y)
 
     and the two corrections once more, for the last y. Every `period`-th outer step starts d_y = dg/dy and d_x = D anew
     on all the data. D(x, y) = df/dx - J^T v with v = v_lr sum_{j=0}^{terms} prod_{i<=j} (I - v_lr H_i) df/dy.
