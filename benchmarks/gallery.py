@@ -62,6 +62,20 @@ def images(ax: Any, found: dict[str, Any]) -> None:
     ax.axis("off")
 
 
+def federation(ax: Any, found: dict[str, Any]) -> None:
+    """The learned weights, clients of one kind side by side."""
+    order = sorted(range(found["CLIENTS"]), key=lambda client: client % 3)
+    ax.imshow(found["x"].detach().softmax(1)[order][:, order], cmap="gray_r", vmin=0)
+    ax.set(xlabel="learns from client", ylabel="client")
+    ax.set_xticks(range(len(order)), order, fontsize=8)
+    ax.set_yticks(range(len(order)), order, fontsize=8)
+
+
+def histories(found: dict[str, Any]) -> list[list[Any]]:
+    """Those of the two runs of `long_run`."""
+    return [found[name].history for name in ("again", "alone")]
+
+
 DRAW: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "weight_net": curve("weight-net", "ordinary CNN", key="curves", y="test accuracy"),
     "language_sources": bars(lambda found: dict(zip(found["texts"], found["weights"], strict=True)), "learned weight"),
@@ -79,6 +93,18 @@ DRAW: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "hyperparameter_optimization": bars(
         lambda found: {name: after for name, (_, after) in found["found"].items()}, "validation loss"
     ),
+    "federated_weights": federation,
+    "lightning_trainer": lambda ax, found: curve(key="losses", y="validation loss")(ax, vars(found["module"])),
+    "response_search": bars(lambda found: {n.partition(",")[0]: e for n, e in found["errors"].items()}, "test error"),
+    "black_box_cluster": curve(key="losses", y="validation loss"),
+    "many_ranks": lambda ax, found: curve(key="loss", y="outer loss")(
+        ax, {"loss": [row["outer_loss"] for row in found["found"].history]}
+    ),
+    "long_run": lambda ax, found: curve("killed and resumed", "left alone", key="both", y="validation loss")(
+        ax, {"both": [(a["outer_loss"], b["outer_loss"]) for a, b in zip(*histories(found), strict=True)]}
+    ),
+    "maml_sines": bars(lambda found: found["found"], "squared error on new waves"),
+    "mlp_decays": bars(lambda found: {n: unseen for n, (_, unseen) in found["found"].items()}, "loss on unseen data"),
 }
 """How an example's figure is drawn; one without an entry has none."""
 
@@ -116,12 +142,12 @@ def section(name: str, printed: str) -> str:
     """What the page says of an example: its docstring, its figure, what it prints."""
     title, _, rest = (ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or "").partition("\n\n")
     figure = f"\n![{name.replace('_', ' ')}](figures/{name}.svg)\n" if (FIGURES / f"{name}.svg").exists() else ""
-    title = " ".join(title.split())
-    head, _, more = title.partition(": ")
-    lead = more[:1].upper() + more[1:]
+    head, _, lead = " ".join(title.split()).partition(": ")
+    first = f"**{head.rstrip('.:')}.** {lead[:1].upper()}{lead[1:]}".rstrip()
+    more = rest.strip("\n")
     return (
-        f"## {name.replace('_', ' ').capitalize()}\n\n<!-- {name} -->\n\n**{head.rstrip('.:')}.** {lead}\n\n"
-        f"{rest.strip()}\n{figure}\n"
+        f"## {name.replace('_', ' ').capitalize()}\n\n<!-- {name} -->\n\n{first}\n\n"
+        f"{more}\n{figure}\n"
         f"```text\n{printed.strip()}\n```\n\n`examples/{name}.py`\n"
     )
 

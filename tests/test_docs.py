@@ -63,7 +63,8 @@ def assert_printed(printed: str, expected: str, where: str) -> None:
     words, words_expected = (re.sub(r"\s+", " ", NUMBER.sub("#", text)) for text in (printed, expected))
     assert words == words_expected, f"{where}, the page does not say what is printed"
     for found, number in zip(NUMBER.findall(printed), NUMBER.findall(expected), strict=True):
-        close = float(found) == pytest.approx(float(number), rel=0.1)
+        whole = number.lstrip("-").isdigit()  # a shape, or a count
+        close = found == number if whole else float(found) == pytest.approx(float(number), rel=0.1)
         assert close, f"{where}, {found} is printed where the page says {number}:\n{printed}"
 
 
@@ -85,7 +86,8 @@ def test_page_runs(page: Path) -> None:
 
 
 def test_every_page_but_the_api_has_an_example() -> None:
-    guides = [page for page in PAGES if page.parent.name != "results"]  # those are records of runs
+    # Results are records of runs; the examples of the API are in docstrings, and run by tests/test_docstrings.py.
+    guides = [page for page in PAGES if page.parent.name not in ("results", "api")]
     without = {page.name for page in guides if not any(b.language == "python" and b.run for b in blocks(page))}
     assert without == {"api.md", "gallery.md", "glossary.md"}, "the examples of the gallery have tests of their own"
 
@@ -101,16 +103,18 @@ def exceptions() -> set[str]:
     return {n for n, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)}
 
 
-def test_api_page_has_every_public_name() -> None:
-    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
-    wanted = {f"pzobo.{n}" for n in pzobo.__all__} | {f"pzobo.errors.{n}" for n in exceptions()}
-    for package in ("algorithms", "data", "meta", "networks", "problems", "sklearn"):
+def test_api_pages_have_every_public_name_once() -> None:
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    listed = [dotted for page in pages for dotted in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+    assert len(listed) == len(set(listed))
+    wanted = {f"pzobo.{n}" for n in pzobo.__all__ if n != "theory"} | {f"pzobo.errors.{n}" for n in exceptions()}
+    for package in ("algorithms", "data", "distributed", "meta", "networks", "problems", "sklearn", "theory"):
         names = importlib.import_module(f"pzobo.{package}").__all__
-        wanted |= {f"pzobo.{package}.{n}" for n in names if n not in exceptions()}
+        wanted |= {f"pzobo.{package}.{n}" for n in names if n not in {*exceptions(), "sharp"}}
     assert wanted <= set(listed), f"missing: {sorted(wanted - set(listed))}"
     for dotted in listed:
         module, _, last = dotted.rpartition(".")
-        assert hasattr(importlib.import_module(module), last), f"api.md names {dotted}, which does not exist"
+        assert hasattr(importlib.import_module(module), last), f"the API names {dotted}, which does not exist"
 
 
 def test_the_walk_goes_through_names_that_exist() -> None:
@@ -246,10 +250,44 @@ def test_own_algorithm(example: tuple[dict, str]) -> None:
     assert printed.count("test accuracy") == 3
 
 
-def test_every_example_is_short_and_tested() -> None:
+@pytest.mark.parametrize("example", ["federated_weights.py 6"], indirect=True)
+def test_federated_weights(example: tuple[dict, str]) -> None:
+    found, printed = example
+    assert found["own"] > 0.9, "nobody said who is like whom"
+    accuracy = found["found"]
+    assert accuracy["learned"] > max(accuracy["alone"], accuracy["all alike"], accuracy["alike, then alone"])
+    assert f"alone {accuracy['alone']:.3f}" in printed
+
+
+@pytest.mark.parametrize("example", ["lightning_trainer.py 10"], indirect=True)
+def test_lightning_trainer(example: tuple[dict, str]) -> None:
+    """The same numbers as a plain loop with the same clipping and schedule."""
+    found, printed = example
+    module, X, t = found["module"], *found["val"]
+    argmin = pzobo.Argmin(found["inner_loss"], solver=module.argmin.solver, jacobian=pzobo.Unrolled())
+    x = torch.full((64, 10), -5.0, requires_grad=True)
+    optimizer = torch.optim.Adam([x], lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    losses = []
+    for _ in range(10):
+        loss = torch.nn.functional.cross_entropy(X @ argmin(x, torch.zeros(64, 10), found["train"]), t)
+        optimizer.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        torch.nn.utils.clip_grad_norm_([x], 0.1)
+        optimizer.step()
+        schedule.step()
+    assert module.losses == pytest.approx(losses, rel=1e-5)
+    assert f"logistic regression on all data {found['ordinary']:.3f}" in printed
+
+
+def test_every_example_is_short_tested_and_shown() -> None:
     source = Path(__file__).read_text()
+    gallery = (ROOT / "docs" / "gallery.md").read_text()
     commands = (ROOT / "docs" / "distributed.md").read_text()  # run by tests/distributed/test_page.py
     for path in EXAMPLES:
         tested = re.search(rf'\["{path.name}(?: \d+)?"\]', source) or f"examples/{path.name}\n" in commands
         assert tested, f"{path.name} has no test"
         assert len(path.read_text().splitlines()) <= 60, f"{path.name} is too long to be an example"
+        assert (ROOT / "docs" / "figures" / f"{path.stem}.svg").exists(), f"{path.name} has no figure"
+        assert f"<!-- {path.stem} -->" in gallery, f"{path.name} is not in the gallery"

@@ -1,18 +1,29 @@
-"""Does every public function and class say what its arguments are? Each argument has a line of the docstring."""
+"""Does every public function and class say what it takes, returns and raises, and does its example run?"""
 
 from __future__ import annotations
 
+import builtins
+import doctest
 import importlib
 import inspect
+import io
+import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
-PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ("algorithms", "data", "networks", "problems", "meta", "theory"))]
+import pzobo
+from tests.raising import KINDS, raised
+from tests.test_docs import assert_printed
+
+ROOMS = ("algorithms", "data", "distributed", "meta", "networks", "problems", "sklearn", "theory")
+PACKAGES = ["pzobo", *(f"pzobo.{name}" for name in ROOMS)]
 
 ENTRY = re.compile(r" {4}(?:\*{1,2})?(\w+): +\S")
 """A line `name: what it is` of a section. Where it goes on in the next line, that one is indented further."""
@@ -37,6 +48,13 @@ def arguments(thing: Any) -> set[str]:
     if isinstance(thing, type) and thing.__init__ is nn.Module.__init__:
         return set()
     return set(inspect.signature(thing).parameters)
+
+
+def section(doc: str, name: str) -> list[str]:
+    """The lines of a section."""
+    lines = inspect.cleandoc(doc).splitlines()
+    after = lines[lines.index(name) + 1 :] if name in lines else []
+    return list(itertools.takewhile(lambda line: not line or line.startswith(" "), after))
 
 
 def entries(doc: str, *sections: str) -> set[str]:
@@ -69,6 +87,76 @@ def test_no_line_is_about_an_argument_that_is_gone(thing):
     assert not gone, f"Args: has a line for {', '.join(sorted(gone))}"
 
 
+def returns(function: Any) -> bool:
+    """Whether a function says that it gives something."""
+    return inspect.signature(function).return_annotation not in (None, "None", inspect.Signature.empty)
+
+
+CALLED = [
+    pytest.param(function, id=getattr(function, "__qualname__", ""))
+    for thing in (parameter.values[0] for parameter in PUBLIC)
+    for function in ([vars(thing)["__call__"]] if "__call__" in getattr(thing, "__dict__", {}) else [thing])
+    if inspect.isfunction(function) and returns(function)
+]
+"""Public functions, and what objects do when they are called."""
+
+FILES = {"mnist", "fashion_mnist", "omniglot", "miniimagenet", "newsgroups", "Newsgroups", "Texts"}
+"""They need files that tests do not have; `docs/data.md` shows how they are used."""
+
+
+@pytest.mark.parametrize("function", CALLED)
+def test_what_is_returned_is_said(function):
+    assert section(function.__doc__, "Returns:"), "no section Returns:"
+
+
+@pytest.mark.parametrize("thing", PUBLIC)
+def test_what_is_raised_is_said(thing):
+    missing = raised(thing) - entries(thing.__doc__, "Raises:")
+    assert not missing, f"no line in Raises: for {', '.join(sorted(missing))}"
+
+
+@pytest.mark.parametrize("thing", PUBLIC)
+def test_what_is_said_to_be_raised_exists(thing):
+    unknown = entries(thing.__doc__, "Raises:") - set(KINDS) - set(vars(builtins))
+    assert not unknown
+
+
+def numbers_like(found: str, expected: str) -> bool:
+    """The same words, and numbers within a tenth, as on the pages of the documentation."""
+    try:
+        assert_printed(found.strip(), expected.strip(), "")
+    except AssertionError:
+        return False
+    return True
+
+
+class Checker(doctest.OutputChecker):
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return super().check_output(want, got, optionflags) or numbers_like(got, want)
+
+
+@pytest.mark.parametrize("thing", [p for p in PUBLIC if p.id.rpartition(".")[2] not in FILES])
+def test_the_example_runs(thing):
+    """With `torch` and `pzobo` and nothing else, it prints what it says."""
+    name = thing.__name__
+    test = doctest.DocTestParser().get_doctest(thing.__doc__, {"torch": torch, "pzobo": pzobo}, name, None, None)
+    assert test.examples, "no example"
+    out = io.StringIO()
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        doctest.DocTestRunner(Checker(), optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=out.write)
+    assert not out.getvalue(), out.getvalue()
+
+
+def test_what_counts_as_raised():
+    """By itself, by a function it calls, by a parent, by a check of options that is told what to raise."""
+    assert raised(pzobo.Direct) == set()
+    assert raised(pzobo.over_tasks) == {"OptionError"}
+    assert raised(pzobo.GD) == {"OptionError"}
+    assert raised(pzobo.PZOBO) == {"DirectionsError", "OptionError", "SmoothingError"}
+
+
 def test_what_counts_as_a_line():
     doc = """First line, with x: a word and a colon.
 
@@ -81,8 +169,13 @@ def test_what_counts_as_a_line():
     Attributes:
         e: a result.
 
+    Returns:
+        A number.
+
     Examples:
         f: is no argument.
     """
+    assert section(doc, "Returns:") == ["    A number.", ""]
+    assert section(doc, "Raises:") == []
     assert entries(doc, "Args:") == {"a", "c"}
     assert entries(doc, "Args:", "Attributes:") == {"a", "c", "e"}

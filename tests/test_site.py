@@ -122,6 +122,21 @@ def test_formulas_are_drawn(browser: WebDriver, site: Path, page: str) -> None:
     assert min(fractions) > -1, "a numerator is not above its denominator"
 
 
+def test_no_page_is_wider_than_a_phone(browser: WebDriver, site: Path) -> None:
+    """Wide tables, formulas and code scroll by themselves; the page does not."""
+    screen = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 50
+    wide = {}
+    for page in pages:
+        browser.get(page.as_uri())
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        if width > screen["width"]:
+            wide[str(page.relative_to(site))] = width
+    assert wide == {}
+
+
 def test_search_finds_a_page_from_a_file_without_a_network(browser: WebDriver, site: Path) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # what other tests left

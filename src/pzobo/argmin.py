@@ -67,10 +67,19 @@ class Argmin:
             the sum of all, with the same bits for any number of ranks; or a "vector" like x, the sum of each rank's
             own, for fast networks and many directions.
 
+    Raises:
+        OptionError: an option has a value that makes no sense, or solver and Jacobian are none.
+        RequirementError: the Jacobian needs what this solver or loss does not give; the message names those that work.
+
     Examples:
-        >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=1e-3, steps=20), jacobian=pzobo.PZOBO(mu=1e-2))
-        >>> y = argmin(x, y0, train)            # N inner steps; y carries an estimate of dy/dx
-        >>> outer_loss(x, y, val).backward()    # the hypergradient is in x.grad
+        >>> def inner_loss(x, y, batch):
+        ...     return (batch @ y - 1).square().mean() + x.exp() * y.square().sum()
+        >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=0.1, steps=20), jacobian=pzobo.Unrolled())
+        >>> x, y0 = torch.zeros((), requires_grad=True), torch.zeros(3)
+        >>> y = argmin(x, y0, torch.eye(3))         # N inner steps; y carries dy/dx
+        >>> (y - 1).square().sum().backward()       # any outer loss; the hypergradient is in x.grad
+        >>> y, x.grad
+        (tensor([0.2495, 0.2495, 0.2495], grad_fn=<_AttachBackward>), tensor(0.8302))
     """
 
     @deprecated.keywords(loss="inner_loss")
@@ -123,6 +132,17 @@ class Argmin:
                 where each has a weight in x. By default that product is taken on the same batches as the others.
             state: the solver's state to begin with (momenta, moments), as `argmin.last.state` has it of another call;
                 by default it begins anew. It is a constant.
+
+        Returns:
+            y^N, a tree like y0, with tensors of the same shapes. Autograd can differentiate it once.
+
+        Raises:
+            NonFiniteError: x holds NaN or infinity.
+            DivergenceError: the path left the finite numbers.
+            StructureError: a tree, shape or dtype is not the one that was expected.
+            BatchError: `batch` and `batches` are both missing where the loss needs one, both given, or too few.
+            ScalarLossError: the inner loss did not return one number.
+            RequirementError: a derivative that the Jacobian needs does not exist.
         """
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():

@@ -43,6 +43,17 @@ class GD(Iterative):
         steps: N, the number of inner steps; at least 1.
         weight_decay: half of it times |y|^2 is added to g, as in torch.optim.SGD.
         tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> def inner_loss(x, y, batch):
+        ...     return (y - x).square().sum()
+        >>> solver = pzobo.GD(lr=0.2, steps=30)
+        >>> argmin = pzobo.Argmin(inner_loss, solver=solver, jacobian=pzobo.Unrolled())
+        >>> argmin(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([1.0000, 2.0000])
     """
 
     lr: Number
@@ -76,6 +87,17 @@ class HeavyBall(Iterative):
         weight_decay: half of it times |y|^2 is added to g, as in torch.optim.SGD.
         tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
         nesterov: y <- y - lr * (dg/dy + momentum * b), as torch.optim.SGD has it.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> def inner_loss(x, y, batch):
+        ...     return (y - x).square().sum()
+        >>> solver = pzobo.HeavyBall(lr=0.1, momentum=0.5, steps=50)
+        >>> argmin = pzobo.Argmin(inner_loss, solver=solver, jacobian=pzobo.Unrolled())
+        >>> argmin(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([1.0000, 2.0000])
     """
 
     lr: Number
@@ -120,6 +142,17 @@ class Adam(Iterative):
         eps: added to the root of the averaged square, so that nothing is divided by 0; positive.
         weight_decay: half of it times |y|^2 is added to g, as in torch.optim.Adam.
         tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> def inner_loss(x, y, batch):
+        ...     return (y - x).square().sum()
+        >>> solver = pzobo.Adam(lr=0.1, steps=300)
+        >>> argmin = pzobo.Argmin(inner_loss, solver=solver, jacobian=pzobo.Unrolled())
+        >>> argmin(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([1., 2.])
     """
 
     lr: Number
@@ -194,6 +227,17 @@ class AdamW(Adam):
         eps: added to the root of the averaged square, so that nothing is divided by 0; positive.
         weight_decay: what a step takes away of y, times lr.
         tol: a path ends when |dg/dy| is no more than this, after at least one step; `steps` is then the most.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> def inner_loss(x, y, batch):
+        ...     return (y - x).square().sum()
+        >>> solver = pzobo.AdamW(lr=0.1, steps=300, weight_decay=0.01)
+        >>> argmin = pzobo.Argmin(inner_loss, solver=solver, jacobian=pzobo.Unrolled())
+        >>> argmin(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([0.9989, 1.9942])
     """
 
     weight_decay: Number = field(default=0.01, kw_only=True)
@@ -236,6 +280,13 @@ class ClosedForm(Solver):
 
     Args:
         fn: the formula as `fn(z, batch) -> y`, in y0's structure, where z = prepare(x, batch), or x itself.
+
+    Examples:
+        >>> argmin = pzobo.Argmin(None, solver=pzobo.ClosedForm(lambda z, batch: 2 * z), jacobian=pzobo.Unrolled())
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> argmin(x, torch.zeros(2)).sum().backward()
+        >>> x.grad
+        tensor([2., 2.])
     """
 
     fn: Callable[[Tree, Tree], Tree]
@@ -258,6 +309,17 @@ class BlackBox(Solver):
         jobs: how many perturbed calls of PZOBO run side by side, each in a process, by joblib: -1 is one for each
             processor. The answer has the same bits. Inside of `joblib.parallel_config(backend=...)` they run there: on
             a Dask or Ray cluster, say.
+
+    Raises:
+        OptionError: `jobs` is no whole number, or 0.
+
+    Examples:
+        >>> box = pzobo.BlackBox(lambda x, y0, batch: x.numpy() ** 2)
+        >>> jacobian = pzobo.PZOBO(mu=1e-3, directions=2, sampler=pzobo.Orthogonal(seed=0), antithetic=True)
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> pzobo.Argmin(None, solver=box, jacobian=jacobian)(x, torch.zeros(2)).sum().backward()
+        >>> x.grad.round(decimals=1)
+        tensor([2., 4.])
     """
 
     fn: Callable[[Tree, Tree, Tree], Tree]

@@ -44,6 +44,10 @@ def check_solver(solver: Iterative, *, compile: bool = False, tolerance: float =
 
     Raises:
         AssertionError: what is not right, in a sentence.
+
+    Examples:
+        >>> pzobo.testing.check_solver(pzobo.GD(lr=0.1, steps=5))[0]
+        'update is a pure function: it writes into nothing, and repeats itself'
     """
     name = type(solver).__name__
     if not isinstance(solver, Iterative):

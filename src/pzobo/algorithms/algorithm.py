@@ -46,6 +46,11 @@ class Step(Generic[C]):
         carried: what the next step needs.
         value: f, where the direction was taken.
         direction: D, which goes into `x.grad`; the outer optimizer makes the step.
+
+    Examples:
+        >>> zero = pzobo.algorithms.Vector((torch.zeros(2),))
+        >>> pzobo.algorithms.Step(carried=None, value=torch.tensor(1.0), direction=zero).direction.norm()
+        tensor(0.)
     """
 
     carried: C
@@ -66,6 +71,31 @@ class Algorithm(ABC, Generic[C]):
         check: say that y has left the finite numbers, instead of going on.
         compile: compile a whole step, once for a run; where the optimizer of x is plain SGD, many steps run in one
             call. Losses that draw random numbers, or write into buffers of modules, are refused.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from pzobo.algorithms import Algorithm, Step, Vector
+        >>> @dataclass(frozen=True)
+        ... class Carried:
+        ...     y: Vector
+        ...     z: Vector
+        >>> @dataclass(frozen=True)
+        ... class Penalty(Algorithm[Carried]):        # F2SA with one inner step and a fixed multiplier of 10
+        ...     def begin(self, at):
+        ...         return Carried(at.y0, at.y0)
+        ...
+        ...     def step(self, at, now):
+        ...         f = at.f(at.x, now.y, at.outer_batch())
+        ...         batch = at.inner_batch()
+        ...         g, h = at.g(at.x, now.y, batch), at.g(at.x, now.z, batch)
+        ...         carried = Carried(now.y - 0.1 * (f.y / 10 + g.y), now.z - 0.1 * h.y)
+        ...         return Step(carried, f.value, f.x + 10 * (g.x - h.x))
+        >>> found = pzobo.fit(pzobo.problems.quadratic(p=3, d=2), Penalty(), 100, lr=0.05, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.14, 0.12]
     """
 
     batch_size: int | None = None
@@ -121,6 +151,13 @@ class SecondOrder(Algorithm[C]):
     Args:
         products: "autodiff" by double backward, "forward" by forward over reverse, "difference" by central differences
             of gradients, which need no second derivatives.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> isinstance(pzobo.algorithms.SOBA(products="difference"), pzobo.algorithms.SecondOrder)
+        True
     """
 
     products: Products = "autodiff"
@@ -143,6 +180,15 @@ class Memory(Objective, Generic[C]):
         y: the inner variables after the last step.
         at: the oracles, with the number of the step and of their calls.
         carried: what the algorithm carries.
+
+    Raises:
+        RequirementError: the problem has no inner loss.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> objective = pzobo.algorithms.SOBA(lr=0.1).start(problem, seed=0)
+        >>> type(objective).__name__, round(objective.outer_loss().item(), 2)
+        ('Memory', 0.35)
     """
 
     def __init__(self, algorithm: Algorithm[C], problem: Problem, seed: int) -> None:

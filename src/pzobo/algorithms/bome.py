@@ -26,10 +26,10 @@ class BOMEState:
 class BOME(Algorithm[BOMEState]):
     """BOME, an `Algorithm` of first order with an inner loop.
 
-    z from y by `steps` steps  z <- z - lr dg/dy(x, z)
-    q = g(x, y) - g(x, z), with the gradient  Q = (dg/dy(x, y), dg/dx(x, y) - dg/dx(x, z))  in (y, x), z held fixed
-    l = max(phi - <df, Q>, 0) / |Q|^2,   phi = eta |Q|^2 or eta q
-    y <- y - y_lr (df/dy + l Q_y),   D = df/dx + l Q_x
+        z from y by `steps` steps  z <- z - lr dg/dy(x, z)
+        q = g(x, y) - g(x, z), with the gradient  Q = (dg/dy(x, y), dg/dx(x, y) - dg/dx(x, z))  in (y, x), z held fixed
+        l = max(phi - <df, Q>, 0) / |Q|^2,   phi = eta |Q|^2 or eta q
+        y <- y - y_lr (df/dy + l Q_y),   D = df/dx + l Q_x
 
     It works on batches too, though the paper's theory is for all the data; q and Q are on one batch. A step costs
     `steps` + 2 gradients of g and one of f; it carries y. Its limit has q > 0, and so a bias that goes to zero with the
@@ -47,6 +47,16 @@ class BOME(Algorithm[BOMEState]):
         y_lr: the step of y; `lr` by default. The paper moves y and x by the same.
         eta: how fast q must fall; positive.
         barrier: what phi is made of: "gradient", eta |Q|^2, or "value", eta q.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.BOME(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.1, 0.07]
     """
 
     lr: Rate = 0.1

@@ -25,9 +25,9 @@ class DeltaSTNState:
 class DeltaSTN(SecondOrder[DeltaSTNState]):
     """Delta-STN, a `SecondOrder` algorithm, for few outer variables.
 
-    `steps` times  e ~ N(0, scale^2):   w <- w - lr dg/dy(x, w),   T <- T - t_lr (J e + H T e) e^T / scale^2
-    D = df/dx + T^T df/dy  at (x, w)
-    log scale <- log scale - scale_rate (D' e - entropy),  D' the same at (x + e, w + T e), if scale_rate is not 0
+        `steps` times  e ~ N(0, scale^2):   w <- w - lr dg/dy(x, w),   T <- T - t_lr (J e + H T e) e^T / scale^2
+        D = df/dx + T^T df/dy  at (x, w)
+        log scale <- log scale - scale_rate (D' e - entropy),  D' the same at (x + e, w + T e), if scale_rate is not 0
 
     The response is y(x') = w + T (x' - x): w is the solution at x itself, and does not move when T does. J e + H T e
     is the derivative of dg/dy along (e, T e), by one `jvp`: T goes to -H^-1 J, whatever the scale (the division by
@@ -48,6 +48,16 @@ class DeltaSTN(SecondOrder[DeltaSTNState]):
         scale: the perturbations' standard deviation at first.
         scale_rate: the step of the logarithm of the scale; 0 keeps the scale.
         entropy: the weight of the entropy of the perturbations, which keeps the scale from falling to 0.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.DeltaSTN(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.09, 0.07]
     """
 
     lr: Rate = 0.1

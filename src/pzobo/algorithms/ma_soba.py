@@ -24,10 +24,10 @@ class MASOBAState:
 class MASOBA(SecondOrder[MASOBAState]):
     """MA-SOBA, a `SecondOrder` algorithm with a single loop.
 
-    y <- y - lr dg/dy
-    v <- v - v_lr (H v + df/dy)
-    h <- (1 - average) h + average (df/dx + J^T v)
-    D  = h
+        y <- y - lr dg/dy
+        v <- v - v_lr (H v + df/dy)
+        h <- (1 - average) h + average (df/dx + J^T v)
+        D  = h
 
     All right-hand sides are at the old point, h is 0 at first. The average takes the bias of v out of the analysis, and
     the rates need no decay. A step costs what one of SOBA costs; it carries y, v and h.
@@ -41,6 +41,16 @@ class MASOBA(SecondOrder[MASOBAState]):
         lr: the step of y; a number, or a function of the outer step such as `Decay(0.1, 0.5)`.
         v_lr: the step of v; `lr` by default.
         average: the weight of the new direction in h, in (0, 1], or a function of the outer step.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.MASOBA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.05]
     """
 
     lr: Rate = 0.1

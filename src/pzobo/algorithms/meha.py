@@ -25,9 +25,9 @@ class MEHAState:
 class MEHA(Algorithm[MEHAState]):
     """MEHA, an `Algorithm` of first order with a single loop, for a g that need not be convex.
 
-    w <- w - lr (dg/dy(x, w) + (w - y) / r)
-    D  = df/dx(x, y) / s + dg/dx(x, y) - dg/dx(x, w)
-    y <- y - y_lr (df/dy(x', y) / s + dg/dy(x', y) - (y - w) / r)    where x' is x after the outer step
+        w <- w - lr (dg/dy(x, w) + (w - y) / r)
+        D  = df/dx(x, y) / s + dg/dx(x, y) - dg/dx(x, w)
+        y <- y - y_lr (df/dy(x', y) / s + dg/dy(x', y) - (y - w) / r)    where x' is x after the outer step
 
     The optimizer of `fit` finds x' between two calls: the last line is the first thing that the next step does. s
     grows as a power of k below 1/2, since at a fixed s the limit is biased by O(1/s). A step costs four gradients of g
@@ -44,6 +44,16 @@ class MEHA(Algorithm[MEHAState]):
         y_lr: the step of y; `lr` by default.
         penalty: s; a number, or a function of the outer step such as `Decay(1.0, -0.25)`, which grows.
         r: the parameter of the envelope min_w g(x, w) + |w - y|^2 / (2 r); 1 / r must exceed g's concavity.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.MEHA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.1, 0.08]
     """
 
     lr: Rate = 0.1

@@ -28,6 +28,16 @@ class MRBO(SecondOrder[SUSTAINState]):
         momentum: STORM's weight of the new direction, in (0, 1], or a function of the outer step.
         terms: factors of the longest product of the series.
         v_lr: the step of the series, at most 1/L; the first `lr` by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.MRBO(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -38,6 +38,13 @@ class Slopes(NamedTuple):
         value: the loss.
         y: its gradient in the inner variables.
         x: its gradient in the outer variables.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> at = pzobo.algorithms.Oracles(problem, problem.start(), (None, None), "autodiff", seed=0)
+        >>> f = at.f(at.x, at.y0, at.outer_batch())
+        >>> f.value.shape, f.y.leaves[0].shape, f.x.leaves[0].shape
+        (torch.Size([]), torch.Size([2]), torch.Size([3]))
     """
 
     value: Tensor
@@ -52,6 +59,12 @@ class Curved(NamedTuple):
         y: dg/dy.
         hv: H v.
         jv: J^T v.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> at = pzobo.algorithms.Oracles(problem, problem.start(), (None, None), "autodiff", seed=0)
+        >>> at.curved(at.x, at.y0, at.inner_batch(), at.y0).jv.leaves[0].shape       # J^T v has x's shape
+        torch.Size([3])
     """
 
     y: Vector
@@ -92,6 +105,16 @@ class Oracles(Feed):
         x: the outer variables at this step; a copy, so that it can be kept.
         y0: where the inner variables start.
         zeros: gradients that are zero, by the number of their tensor, those of y before those of x.
+
+    Raises:
+        StructureError: y0 holds no tensors.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> at = pzobo.algorithms.Oracles(problem, problem.start(), (None, None), "autodiff", seed=0)
+        >>> g = at.curved(at.x, at.y0, at.inner_batch(), at.y0)
+        >>> [t.shape for t in (g.y.leaves[0], g.hv.leaves[0], g.jv.leaves[0])]
+        [torch.Size([2]), torch.Size([2]), torch.Size([3])]
     """
 
     def __init__(

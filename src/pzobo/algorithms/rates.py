@@ -24,8 +24,15 @@ class Decay:
         power: how fast it falls; SOBA's is 1/2, SUSTAIN's 1/3.
         delay: how many steps it stays near its first value.
 
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
     Examples:
-        >>> pzobo.algorithms.SOBA(lr=pzobo.algorithms.Decay(0.1, 0.5))
+        >>> rate = pzobo.algorithms.Decay(0.1, 0.5)
+        >>> rate(0), rate(3)
+        (0.1, 0.05)
+        >>> pzobo.algorithms.SOBA(lr=rate).lr
+        Decay(first=0.1, power=0.5, delay=1)
     """
 
     first: float
@@ -38,6 +45,14 @@ class Decay:
         freeze(self)
 
     def __call__(self, k: int) -> float:
+        """The number at an outer step.
+
+        Args:
+            k: the step, counted from 0.
+
+        Returns:
+            first * (delay / (k + delay)) ** power.
+        """
         return float(self.first * (self.delay / (k + self.delay)) ** self.power)
 
 

@@ -27,9 +27,9 @@ class SAMAState:
 class SAMA(SecondOrder[SAMAState]):
     """SAMA, a `SecondOrder` algorithm with an inner loop, for large networks.
 
-    y, m <- update(dg/dy(x, y), y, m)   as often as the solver has steps, with its moments m kept from step to step
-    u = -(d update / d dg/dy)^T df/dy   through the last update: for Adam a diagonal matrix, for GD lr times df/dy
-    D = df/dx - J^T u                   on the batch of the last update, by the difference of dg/dx at y +- e u
+        y, m <- update(dg/dy(x, y), y, m)   as often as the solver has steps, with its moments m kept from step to step
+        u = -(d update / d dg/dy)^T df/dy   through the last update: for Adam a diagonal matrix, for GD lr times df/dy
+        D = df/dx - J^T u                   on the batch of the last update, by the difference of dg/dx at y +- e u
 
     It takes H for the identity, and asks only what the next update does with the gradient. With GD it is the
     first-order approximation T1-T2. D is biased, but needs three gradients of the network and no second derivatives.
@@ -43,6 +43,16 @@ class SAMA(SecondOrder[SAMAState]):
     Args:
         solver: how y moves between two outer steps: Adam, GD or HeavyBall, with its number of steps.
         products: "difference", as in the paper; the others are as in `SecondOrder`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.SAMA(pzobo.GD(lr=0.1, steps=5))
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.33, 0.18, 0.11]
     """
 
     solver: Iterative = ADAM

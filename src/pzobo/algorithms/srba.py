@@ -50,6 +50,16 @@ class SRBA(SecondOrder[SRBAState]):
         v_lr: the step of v; `lr` by default.
         period: steps from one pass over the data to the next.
         radius: v is kept within a ball of this radius, as the paper's theory needs; no ball by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.SRBA(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -49,10 +49,10 @@ def _above(h: Tensor, least: float) -> Tensor:
 class STABLE(SecondOrder[STABLEState]):
     """STABLE, a `SecondOrder` algorithm with a single loop, for few inner variables.
 
-    h <- H + (1 - average) (h - H of the step before)   its eigenvalues raised to `least`; both H on the same batch
-    j <- J^T + (1 - average) (j - J^T of the step before)
-    D  = df/dx - j h^-1 df/dy
-    y <- y - lr dg/dy - h^-1 j^T (x' - x)               where x' is x after the outer step
+        h <- H + (1 - average) (h - H of the step before)   its eigenvalues raised to `least`; both H on the same batch
+        j <- J^T + (1 - average) (j - J^T of the step before)
+        D  = df/dx - j h^-1 df/dy
+        y <- y - lr dg/dy - h^-1 j^T (x' - x)               where x' is x after the outer step
 
     At the first step h = H and j = J^T. The last term needs x', which the optimizer of `fit` finds between two calls:
     it is the first thing that the next step does. A step costs a gradient of each, and two products for each of the d
@@ -67,6 +67,16 @@ class STABLE(SecondOrder[STABLEState]):
         lr: the step of y; a number, or a function of the outer step.
         average: the weight of the new matrices, in (0, 1], or a function of the outer step.
         least: the smallest eigenvalue of h, the strong convexity of g.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.STABLE(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.35, 0.09, 0.07]
     """
 
     lr: Rate = 0.1

@@ -54,9 +54,9 @@ def check_scale(who: str, scale: float, scale_lr: float, entropy: float) -> None
 class STN(Algorithm[STNState]):
     """STN, an `Algorithm` of first order, for few outer variables.
 
-    `steps` times  e ~ N(0, scale^2),  d = dg/dy(x + e, w + T (x + e)):   w <- w - lr d,   T <- T - lr d (x + e)^T
-    then  e ~ N(0, scale^2),  D = df/dx + T^T df/dy  at (x + e, w + T (x + e))
-    log scale <- log scale - scale_rate (D e - entropy)     for each outer variable, if scale_rate is not 0
+        `steps` times  e ~ N(0, scale^2),  d = dg/dy(x + e, w + T (x + e)):   w <- w - lr d,   T <- T - lr d (x + e)^T
+        then  e ~ N(0, scale^2),  D = df/dx + T^T df/dy  at (x + e, w + T (x + e))
+        log scale <- log scale - scale_rate (D e - entropy)     for each outer variable, if scale_rate is not 0
 
     So y(x) = w + T x is trained to be the solution in a neighbourhood of x, whose size is tuned. The paper gives T the
     structure of the network's layers; here it is a matrix of p d numbers, and too large ones are refused. A step costs
@@ -73,6 +73,16 @@ class STN(Algorithm[STNState]):
         scale: the perturbations' standard deviation at first.
         scale_rate: the step of the logarithm of the scale; 0 keeps the scale.
         entropy: the weight of the entropy of the perturbations, which keeps the scale from falling to 0.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.STN(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 100, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::50]]
+        [0.44, 0.1, 0.08]
     """
 
     lr: Rate = 0.1

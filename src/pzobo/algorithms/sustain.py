@@ -51,9 +51,9 @@ def storm_step(
 class SUSTAIN(SecondOrder[SUSTAINState]):
     """SUSTAIN, a `SecondOrder` algorithm with a single loop.
 
-    m_y <- dg/dy(x, y) + (1 - momentum) (m_y - dg/dy(x, y of the step before))
-    m_x <- D(x, y) + (1 - momentum) (m_x - D(x, y of the step before))
-    y   <- y - lr m_y;  D = m_x
+        m_y <- dg/dy(x, y) + (1 - momentum) (m_y - dg/dy(x, y of the step before))
+        m_x <- D(x, y) + (1 - momentum) (m_x - D(x, y of the step before))
+        y   <- y - lr m_y;  D = m_x
 
     where D(x, y) = df/dx - J^T v with v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy, p drawn from 0 to terms - 1.
     Both points see the same batches and the same p; at the first step the momenta are the directions themselves. A step
@@ -70,6 +70,16 @@ class SUSTAIN(SecondOrder[SUSTAINState]):
         momentum: STORM's weight of the new direction, in (0, 1], or a function of the outer step.
         terms: terms of the series whose mean the random product has.
         v_lr: the step of the series, 1/L in the paper; the first `lr` by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.algorithms.SUSTAIN(lr=0.1)
+        >>> found = pzobo.fit(problem, method, 200, optimizer=torch.optim.SGD, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::100]]
+        [0.35, 0.07, 0.06]
     """
 
     lr: Rate = 0.1

@@ -20,6 +20,13 @@ class Vector:
 
     Args:
         leaves: the tensors, in the tree's order.
+
+    Examples:
+        >>> a = pzobo.algorithms.Vector((torch.ones(2), torch.ones(3, 1)))
+        >>> (2 * a - a) @ a
+        tensor(5.)
+        >>> a.norm()
+        tensor(2.2361)
     """
 
     leaves: Leaves

@@ -26,6 +26,14 @@ class ImageClasses:
         classes: which rows of `images` are meant, so that parts of one dataset share one tensor; all by default.
         mean: of each channel, with 255 as 1; `Tasks` subtracts it.
         std: of each channel, with 255 as 1; `Tasks` divides by it.
+
+    Raises:
+        StructureError: `images` are not classes x images x channels x height x width of uint8.
+
+    Examples:
+        >>> classes = pzobo.data.digits_few_shot().train
+        >>> classes.images.shape[1:], classes.names[0]
+        (torch.Size([174, 1, 16, 16]), '4/0')
     """
 
     images: Tensor
@@ -83,6 +91,11 @@ class FewShotData(NamedTuple):
         train: the classes to learn from.
         val: the classes to choose settings by.
         test: the classes to report on.
+
+    Examples:
+        >>> data = pzobo.data.digits_few_shot()
+        >>> set(data.train.names) & set(data.test.names)
+        set()
     """
 
     train: ImageClasses
@@ -105,6 +118,17 @@ def digits_few_shot(*, seed: int = 0) -> FewShotData:
 
     Args:
         seed: decides which digits are in which part.
+
+    Returns:
+        A `FewShotData` of images of 1 x 16 x 16.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+
+    Examples:
+        >>> data = pzobo.data.digits_few_shot()
+        >>> len(data.train.names), len(data.val.names), len(data.test.names)
+        (16, 6, 6)
     """
     bunch = need("sklearn.datasets").load_digits()
     pixels = torch.tensor(bunch.images, dtype=torch.float32)[:, None] * (255 / 16)

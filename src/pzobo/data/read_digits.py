@@ -20,6 +20,19 @@ def digits(*, train: int = 600, val: int = 600, lenet: bool = False, seed: int =
         val: how many images the outer loss gets.
         lenet: images of n x 1 x 32 x 32 instead, enlarged and normalised.
         seed: decides which image is in which part.
+
+    Returns:
+        A `Dataset` of three parts: images of n x 8 x 8, or of n x 1 x 32 x 32 with `lenet`.
+
+    Raises:
+        OptionError: the parts are larger than the 1,797 images.
+        StructureError: scikit-learn gave other images than are known.
+        MissingExtraError: scikit-learn is not installed.
+
+    Examples:
+        >>> data = pzobo.data.digits(train=800, val=500)
+        >>> data.train.inputs.shape, data.test.labels.shape
+        (torch.Size([800, 8, 8]), torch.Size([497]))
     """
     bunch = need("sklearn.datasets").load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32) / 16

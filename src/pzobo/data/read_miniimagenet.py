@@ -161,6 +161,17 @@ def miniimagenet(root: str | os.PathLike[str] | None = None, *, form: Form | Non
     Args:
         root: the folder that has `miniimagenet/`; see `docs/data.md` for where else the files are looked for.
         form: which files to take; the first form that is there in full by default, in the order above.
+
+    Returns:
+        A `FewShotData` of images of 3 x 84 x 84.
+
+    Raises:
+        DataError: the files are not there, or are not the known ones.
+        OptionError: there is no such form.
+
+    Examples:
+        >>> len(pzobo.data.miniimagenet().train.names)        # doctest: +SKIP
+        64
     """
     forms: tuple[Form, ...] = get_args(Form) if form is None else (form,)
     if not set(forms) <= set(get_args(Form)):

@@ -68,6 +68,16 @@ def mnist(root: str | os.PathLike[str] | None = None, *, lenet: bool = False) ->
     Args:
         root: the folder that has `MNIST/raw/`; see `docs/data.md` for where else the files are looked for.
         lenet: images of n x 1 x 32 x 32 as float32 instead, padded by zeros and normalised.
+
+    Returns:
+        A `TrainTest` of 60,000 and 10,000 images.
+
+    Raises:
+        DataError: the files are not there, or are not the known ones.
+
+    Examples:
+        >>> pzobo.data.mnist().train.inputs.shape        # doctest: +SKIP
+        torch.Size([60000, 28, 28])
     """
     return TrainTest(*(_split("MNIST", part, sources, root, lenet) for part, sources in SOURCES.items()))
 
@@ -77,5 +87,15 @@ def fashion_mnist(root: str | os.PathLike[str] | None = None) -> TrainTest:
 
     Args:
         root: the folder that has `FashionMNIST/raw/`; see `docs/data.md` for where else the files are looked for.
+
+    Returns:
+        A `TrainTest` of 60,000 and 10,000 images.
+
+    Raises:
+        DataError: the files are not there, or are not the known ones.
+
+    Examples:
+        >>> pzobo.data.fashion_mnist().test.inputs.shape        # doctest: +SKIP
+        torch.Size([10000, 28, 28])
     """
     return TrainTest(*(_split("FashionMNIST", part, sources, root) for part, sources in FASHION.items()))

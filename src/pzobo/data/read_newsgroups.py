@@ -47,6 +47,10 @@ class Texts:
     Attributes:
         csr: n x 130,107, a SciPy matrix of float64: a row for each post, a column for each word.
         labels: the group of each of the n posts, counted from 0, as int64.
+
+    Examples:
+        >>> pzobo.data.newsgroups().train.labels.shape        # doctest: +SKIP
+        torch.Size([5657])
     """
 
     csr: Any
@@ -69,6 +73,10 @@ class Newsgroups:
         val: the other half, for the outer loss.
         test: the test posts.
         names: of the 20 groups, in the order of the labels.
+
+    Examples:
+        >>> len(pzobo.data.newsgroups().names)        # doctest: +SKIP
+        20
     """
 
     train: Texts
@@ -155,6 +163,17 @@ def newsgroups(root: str | os.PathLike[str] | None = None, *, tfidf: bool = Fals
         root: the folder that has `scikit_learn_data/`; see `docs/data.md` for where else the file is looked for.
         tfidf: weigh the counts by scikit-learn's tf-idf of all training posts before the scaling.
         seed: decides which half of the training posts is the validation part.
+
+    Returns:
+        A `Newsgroups` of three parts.
+
+    Raises:
+        DataError: the files are not there, or are not the known ones.
+        MissingExtraError: scikit-learn is not installed.
+
+    Examples:
+        >>> pzobo.data.newsgroups().train.csr.shape        # doctest: +SKIP
+        (5657, 130107)
     """
     arrays = counts(root)
     csr_matrix = need("scipy.sparse").csr_matrix

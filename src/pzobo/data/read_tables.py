@@ -19,6 +19,18 @@ def tabular(name: str, *, train: float = 0.4, val: float = 0.3, seed: int = 0) -
         train: the share of rows that the inner loss gets.
         val: the share of rows that the outer loss gets; the rest is the test part.
         seed: decides which row is in which part.
+
+    Returns:
+        A `Dataset` of three parts, rows of n x d.
+
+    Raises:
+        OptionError: there is no such table, or the shares are none.
+        MissingExtraError: scikit-learn is not installed.
+
+    Examples:
+        >>> data = pzobo.data.tabular("wine")
+        >>> data.train.inputs.shape, data.val.inputs.shape, data.test.inputs.shape
+        (torch.Size([71, 13]), torch.Size([54, 13]), torch.Size([53, 13]))
     """
     if name not in NAMES:
         raise OptionError(f"tabular({name!r}): there are {', '.join(NAMES)}; digits has a reader of its own.")

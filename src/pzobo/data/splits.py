@@ -13,6 +13,11 @@ class Split(NamedTuple):
     Attributes:
         inputs: one a row: a tensor of n x d or of n images, or a SparseMatrix of n x d.
         labels: n classes, counted from 0, as int64.
+
+    Examples:
+        >>> inputs, labels = pzobo.data.digits().train
+        >>> inputs.shape, labels.dtype
+        (torch.Size([600, 8, 8]), torch.int64)
     """
 
     inputs: Tensor
@@ -25,6 +30,11 @@ class TrainTest(NamedTuple):
     Attributes:
         train: the part that was published to learn from.
         test: the part that was published to be judged by.
+
+    Examples:
+        >>> part = pzobo.data.Split(torch.zeros(2, 28, 28), torch.zeros(2, dtype=torch.int64))
+        >>> pzobo.data.TrainTest(train=part, test=part).train.inputs.shape
+        torch.Size([2, 28, 28])
     """
 
     train: Split
@@ -38,6 +48,11 @@ class Dataset(NamedTuple):
         train: what the inner loss gets.
         val: what the outer loss gets.
         test: what is reported on. As a rule neither loss gets it.
+
+    Examples:
+        >>> data = pzobo.data.digits()
+        >>> [len(part.labels) for part in (data.train, data.val, data.test)]
+        [600, 600, 597]
     """
 
     train: Split

@@ -64,8 +64,17 @@ def doctor(
         max_steps: how many inner steps may be suggested.
         seed: of everything that is drawn.
 
+    Returns:
+        A `Diagnosis`: findings in words, the errors as numbers, and a suggestion. `print` shows it.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
     Examples:
-        >>> print(pzobo.doctor(problem, solver=pzobo.GD(lr=0.1, steps=10), jacobian=pzobo.PZOBO(mu=0.01)))
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> report = pzobo.doctor(problem, solver=pzobo.GD(lr=0.1, steps=10), jacobian=pzobo.PZOBO(mu=0.01))
+        >>> report.healthy, report.steps_needed
+        (False, 20)
     """
     if not 0 < target < 1:
         raise OptionError(f"target={target!r}: a relative error between 0 and 1, such as 0.3.")

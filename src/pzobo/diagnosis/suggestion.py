@@ -46,6 +46,11 @@ class Suggestion:
         mu_error: what smoothing and rounding add, in the same unit.
         direction_error: what Q directions add, in the same unit.
         reasons: a sentence or two for each setting.
+
+    Examples:
+        >>> good = pzobo.theory.suggest(pzobo.problems.quadratic(p=3, d=2), target=0.1)
+        >>> good.solver(), good.Q
+        (GD(lr=0.25, steps=13), 3)
     """
 
     target: float
@@ -106,6 +111,17 @@ def suggest(
         sampler: of the directions; `Orthogonal()` by default, which needs the fewest.
         max_steps: refuse if more inner steps than this were needed.
         seed: of everything that is drawn.
+
+    Returns:
+        A `Suggestion`: N, Q, mu and both learning rates, with reasons.
+
+    Raises:
+        OptionError: `target` is not between 0 and 1, or more than `max_steps` inner steps were needed.
+
+    Examples:
+        >>> good = pzobo.theory.suggest(pzobo.problems.quadratic(p=3, d=2), target=0.1)
+        >>> good.N > 1, good.Q, good.antithetic
+        (True, 3, False)
     """
     if not 0 < target < 1:
         raise OptionError(f"target={target!r}: a relative error between 0 and 1, such as 0.1.")

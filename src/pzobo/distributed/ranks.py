@@ -232,8 +232,12 @@ def join(timeout: float = TIMEOUT) -> None:
     Args:
         timeout: seconds that a rank waits for the slowest.
 
+    Raises:
+        OptionError: `timeout` is not positive, or this process has joined already.
+        RankError: not all ranks have started within `timeout`.
+
     Examples:
-        >>> pzobo.distributed.join(timeout=60)
+        >>> pzobo.distributed.join(timeout=60)      # one process: nothing to join
     """
     positive("timeout", timeout)
     if not dist.is_available() or not _launched():

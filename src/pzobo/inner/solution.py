@@ -25,6 +25,14 @@ class Solution:
     Args:
         inner: the inner problem that was solved.
         y: its answer y^N, as a tuple of tensors.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Unrolled())
+        >>> problem.objective(argmin, problem.start()).shape
+        torch.Size([])
+        >>> argmin.last.finite, argmin.last.steps, argmin.last.gradient_norm < 1e-3
+        (True, 60, True)
     """
 
     def __init__(self, inner: InnerProblem, y: Leaves) -> None:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solver(ABC):
-    """What every solver states about itself."""
+    """What every solver states about itself.
+
+    Examples:
+        >>> isinstance(pzobo.GD(lr=0.1, steps=5), pzobo.Solver)
+        True
+    """
 
     gives: ClassVar[frozenset[str]] = frozenset()
     """What a Jacobian may ask of it: "gradient" of g, "path" of updates, "map" with a fixed point, "function" of z."""
@@ -51,6 +56,23 @@ class Iterative(Solver):
 
     `update` is a pure function of tensors, differentiable, and the same on every step. A solver of your own is a frozen
     dataclass with these two, `steps`, and whatever numbers it needs; `pzobo.testing.check_solver` looks at it.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, repr=False)
+        ... class Sign(pzobo.Iterative):
+        ...     lr: float
+        ...     steps: int
+        ...
+        ...     def update(self, gradient, y, state):
+        ...         return tuple(t - self.lr * g.sign() for t, g in zip(y, gradient)), state
+        >>> inner_loss = lambda x, y, batch: (y - x).square().sum()
+        >>> argmin = pzobo.Argmin(inner_loss, solver=Sign(0.5, 4), jacobian=pzobo.Direct())
+        >>> argmin(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([1., 2.])
     """
 
     steps: int

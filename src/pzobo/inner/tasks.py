@@ -26,11 +26,18 @@ def over_tasks(inner_loss: Callable[..., Tensor], *, z: Literal["shared", "each"
             `prepare` makes of the batch of each task.
 
     Returns:
-        `inner_loss(z, y, batch)` of the stacked tasks. Tensors of a batch have tasks in their first dimension.
+        `inner_loss(z, y, batch)` of the stacked tasks. Tensors of y and of a batch have tasks in their first dimension.
+
+    Raises:
+        OptionError: `z` is neither "shared" nor "each".
 
     Examples:
-        >>> argmin = pzobo.Argmin(pzobo.over_tasks(inner_loss), solver=solver, jacobian=jacobian)
-        >>> y = argmin(x, pzobo.for_tasks(y0, 16), batch)       # tensors of y: 16 x those of y0
+        >>> def task_loss(x, y, batch):
+        ...     return (y - x * batch).square().sum()
+        >>> argmin = pzobo.Argmin(pzobo.over_tasks(task_loss), solver=pzobo.GD(0.25, 30), jacobian=pzobo.Unrolled())
+        >>> y = argmin(torch.tensor(2.0), pzobo.for_tasks(torch.zeros(3), 4), torch.ones(4, 3))
+        >>> y.shape                                 # 4 tasks with 3 numbers each
+        torch.Size([4, 3])
     """
     if z not in ("shared", "each"):
         raise OptionError(f'over_tasks: z={z!r}: must be "shared" or "each".')
@@ -54,5 +61,12 @@ def for_tasks(y0: Tree, tasks: int) -> Tree:
     Args:
         y0: where every task starts.
         tasks: how many there are.
+
+    Returns:
+        A tree like y0 with tensors of tasks x their shape.
+
+    Examples:
+        >>> pzobo.for_tasks({"w": torch.zeros(3, 2)}, 4)["w"].shape
+        torch.Size([4, 3, 2])
     """
     return optree.tree_map(lambda t: t.expand(tasks, *t.shape).clone(), y0)

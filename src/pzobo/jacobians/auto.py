@@ -53,6 +53,17 @@ class Auto(Jacobian):
     Attributes:
         chosen: the estimator that it uses; None before the first backward pass.
         why: a line that says what was chosen, and why.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Auto())
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     def __init__(self, accuracy: float = 1e-2) -> None:

@@ -22,7 +22,12 @@ NEEDS = {
 
 
 class Jacobian(ABC):
-    """An answer to the question: given v = df/dy, what is (dy/dx)^T v?"""
+    """An answer to the question: given v = df/dy, what is (dy/dx)^T v?
+
+    Examples:
+        >>> isinstance(pzobo.PZOBO(mu=0.01, directions=4), pzobo.Jacobian)
+        True
+    """
 
     needs: ClassVar[tuple[frozenset[str], ...]] = ()
     """What it needs of the solver: of each set, at least one."""

@@ -16,6 +16,14 @@ class Direct(Jacobian):
     """dy/dx = 0, so the hypergradient is df/dx alone (Eq. 2 without its second term).
 
     A method that does not beat it has not shown that its Jacobian helps.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=20), pzobo.Direct())
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.equal(x.grad, x.detach() / 10)                 # df/dx, and nothing of the response
+        True
     """
 
     def run(self, inner: InnerProblem) -> tuple[Leaves, Pullback]:

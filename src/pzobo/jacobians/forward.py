@@ -37,6 +37,18 @@ class ForwardMode(Directional):
             on to x; "auto" takes the smaller.
         batching: "loop" runs the directions one by one, "vmap" together, a number that many at a time; "auto" is "loop"
             for fewer than 8 directions or with compile=True, and else at most 64 at a time.
+
+    Raises:
+        DirectionsError: `directions` is not a whole number of at least 1.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.ForwardMode(3, pzobo.Orthogonal()))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     directions: int = 1

@@ -46,6 +46,17 @@ class CG(Inverse):
         steps: the most iterations; each costs one product with H.
         tol: the residual to stop at, relative to |v|; 0 to make all `steps`.
         damping: added to the diagonal of H, for an H that is not positive definite; none by default.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Implicit(pzobo.CG(steps=10)))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     steps: int = 20
@@ -116,6 +127,17 @@ class FixedPoint(Inverse):
         steps: how often the map's transposed derivative is applied; each costs one product with H.
         lr: takes the map of gradient descent with this rate instead of the solver's own. It must be below 2 / L for
             convergence, L the largest eigenvalue of H.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Implicit(pzobo.FixedPoint(60)))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     steps: int = 20
@@ -169,6 +191,17 @@ class Neumann(Inverse):
     Args:
         step: positive, and below 2 / L for convergence, L the largest eigenvalue of H.
         terms: the highest power of the series; each costs one product with H.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Implicit(pzobo.Neumann(0.2, 60)))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     step: float
@@ -198,7 +231,16 @@ class Neumann(Inverse):
 
 @dataclass(frozen=True)
 class Exact(Inverse):
-    """The Hessian written out and solved: for tests, and for few inner variables."""
+    """The Hessian written out and solved: for tests, and for few inner variables.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Implicit(pzobo.Exact()))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
+    """
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         sizes = [t.numel() for t in v]
@@ -234,6 +276,17 @@ class Implicit(Jacobian):
     With `batches=`, the products are taken on `jacobian_batches=` in turn (AID-CG-S, AID-FP-S, stocBiO), or without
     them on the inner batches again, which is cheaper and a little biased. The last product, d2g/dz dy, is taken on
     `mixed_batch=` where it is given: an outer variable that a batch does not see gets no gradient from it.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Implicit(pzobo.CG()))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     inverse: Inverse

@@ -31,6 +31,17 @@ class Nudged(Jacobian):
         steps: steps of the nudged path; the solver's own number by default.
         symmetric: two paths, nudged both ways. False takes y^N itself in place of y_-e: one path, an error of order eps
             instead of eps^2, and whatever y^N lacks to a solution is divided by eps and added.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Nudged())
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     eps: float | None = None

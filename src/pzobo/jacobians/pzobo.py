@@ -29,6 +29,19 @@ class PZOBO(Directional):
         batching: "loop" runs the paths one by one, "vmap" together, a number that many at a time; "auto" is "loop" for
             fewer than 8 directions or with compile=True, and else at most 64 at a time.
         antithetic: central differences, (y^N(x + mu u) - y^N(x - mu u)) / 2 mu.
+
+    Raises:
+        SmoothingError: `mu` is not positive.
+        DirectionsError: `directions` is not a whole number of at least 1.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.PZOBO(1e-4, 3, pzobo.Orthogonal()))
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     mu: float = 0.01

@@ -41,6 +41,17 @@ class Unrolled(Jacobian):
             first-order gradients (Hessian-free).
         offload: keep the path's y in the memory of the host, as `checkpoint` keeps it on the device; not with
             compile=True.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> argmin = problem.argmin(pzobo.GD(lr=0.2, steps=60), pzobo.Unrolled())
+        >>> x = problem.start()
+        >>> problem.objective(argmin, x).backward()
+        >>> torch.allclose(x.grad, problem.hypergradient(x.detach()), rtol=1e-3)
+        True
     """
 
     last: int | None = None

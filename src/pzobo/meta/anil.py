@@ -20,6 +20,13 @@ class ANIL(FewShotMethod):
     Args:
         lr: of the inner steps.
         steps: inner steps.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.ANIL()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'head'], False)
     """
 
     lr: float = 0.1

@@ -28,6 +28,16 @@ class ESMAML(FOMAML):
         mu: the length of the perturbation.
         directions: Q; each costs two adaptations of all tasks.
         sampler: how the directions are drawn.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.ESMAML()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'head'], True)
     """
 
     mu: float = 0.1

@@ -55,6 +55,16 @@ class HeadLearner(FewShotMethod):
         begin: where heads start: "zeros"; "mean", the mean of the heads of the last meta-batch; or "learned", outer
             variables x["head"], from which y_i = w_i - x["head"] is the displacement that gamma then holds (iMAML).
         compile: compile the inner steps.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.HeadLearner()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone'], True)
     """
 
     solver: Solver = field(default_factory=lambda: HeavyBall(lr=0.01, momentum=0.9, steps=30))

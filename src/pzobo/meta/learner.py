@@ -48,7 +48,19 @@ class FewShotMethod(ABC):
 
 @dataclass(frozen=True)
 class Learner(FewShotMethod):
-    """A way to learn whose predictions are one differentiable function of x: define `logits`."""
+    """A way to learn whose predictions are one differentiable function of x: define `logits`.
+
+    Examples:
+        >>> class Nearest(pzobo.meta.Learner):
+        ...     def logits(self, model, x, episodes):
+        ...         support, query = model.both(x, episodes)             # tasks x images x features
+        ...         return -torch.cdist(query, support.unflatten(1, (model.ways, -1)).mean(2))
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = Nearest()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone'], True)
+    """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,6 +87,12 @@ class Learning(Objective):
         problem: where tasks and backbone come from.
         learner: the `Learner` that is trained.
         seed: of the first weights, of the tasks, and of everything that is drawn.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learning = pzobo.meta.ProtoNet().start(problem, seed=0)
+        >>> learning.outer_loss().shape, sorted(learning.evaluate("test", tasks=4))
+        (torch.Size([]), ['accuracy', 'interval', 'loss'])
     """
 
     def __init__(self, problem: FewShot, learner: Any, seed: int = 0) -> None:

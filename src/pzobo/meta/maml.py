@@ -41,6 +41,16 @@ class MAML(Learner):
     Args:
         lr: of the inner steps.
         steps: inner steps.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.MAML()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'head'], True)
     """
 
     lr: float = 0.01
@@ -99,6 +109,16 @@ class FOMAML(MAML):
     Args:
         lr: of the inner steps.
         steps: inner steps.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.FOMAML()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'head'], True)
     """
 
     @property

@@ -31,6 +31,16 @@ class Ridge:
 
     Args:
         strength: of the l2 term; positive.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.MetaOptNet(pzobo.meta.Ridge(10.0))
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'scale'], True)
     """
 
     strength: float = 50.0
@@ -54,6 +64,16 @@ class SVM:
     Args:
         C: the price of a violated margin.
         tolerance: of the solution and of its derivative.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.MetaOptNet(pzobo.meta.SVM(0.1))
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'scale'], True)
     """
 
     C: float = 0.1
@@ -83,6 +103,13 @@ class MetaOptNet(Learner):
 
     Args:
         classifier: `Ridge(strength)` in closed form, or `SVM(C)`.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.MetaOptNet(pzobo.meta.Ridge(50.0))
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone', 'scale'], True)
     """
 
     classifier: Classifier = field(default_factory=Ridge)

@@ -30,6 +30,14 @@ class Model:
         net: the backbone. Its own weights are only where x starts.
         norm: "transductive" or "inductive", as in `FewShot`.
         ways: classes in a task.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> model = problem.model(seed=0)
+        >>> episodes = problem.tasks("train", seed=0).batch(0, 2)
+        >>> support, query = model.both({"backbone": model.weights()}, episodes)
+        >>> support.shape, query.shape                                   # tasks x images x features
+        (torch.Size([2, 5, 64]), torch.Size([2, 10, 64]))
     """
 
     net: Backbone
@@ -82,6 +90,14 @@ class FewShot:
             ES-MAML take one direction for all pieces. Directions in z and the masks of DropBlock repeat from piece
             to piece; and a few steps of `CG` see other Krylov spaces.
         dtype: of images and weights.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> problem.tasks("train", seed=0).batch(0, 2).support.shape     # tasks x images x channels x height x width
+        torch.Size([2, 5, 1, 16, 16])
     """
 
     data: FewShotData

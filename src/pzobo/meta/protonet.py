@@ -16,7 +16,15 @@ from pzobo.tensors.trees import Tree
 
 @dataclass(frozen=True)
 class ProtoNet(Learner):
-    """logit_k(q) = -|T(q; x) - c_k|^2 with c_k the mean of T(s; x) over the support images of class k."""
+    """logit_k(q) = -|T(q; x) - c_k|^2 with c_k the mean of T(s; x) over the support images of class k.
+
+    Examples:
+        >>> problem = pzobo.meta.FewShot(pzobo.data.digits_few_shot(), shots=1, queries=2, meta_batch=2, eval_tasks=4)
+        >>> learner = pzobo.meta.ProtoNet()
+        >>> found = pzobo.fit(problem, learner, 2, lr=0.01, evaluate_every=0, progress=False)
+        >>> sorted(found.x), found.history[-1]["accuracy"] > 0.2
+        (['backbone'], True)
+    """
 
     def logits(self, model: Model, x: Tree, episodes: Episodes) -> Tensor:
         support, query = model.both(x, episodes)

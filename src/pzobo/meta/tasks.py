@@ -39,6 +39,12 @@ class Episodes(NamedTuple):
         support_labels: their classes, from 0 to ways - 1, as int64.
         query: what each task is judged by, ways times queries other images, class by class.
         query_labels: their classes, from 0 to ways - 1, as int64.
+
+    Examples:
+        >>> tasks = pzobo.meta.Tasks(pzobo.data.digits_few_shot().train, ways=5, shots=1, queries=2)
+        >>> episodes = tasks.batch(0, 4)
+        >>> episodes.query.shape, episodes.support_labels[0]
+        (torch.Size([4, 10, 1, 16, 16]), tensor([0, 1, 2, 3, 4]))
     """
 
     support: Tensor
@@ -67,6 +73,15 @@ class Tasks:
         seed: another seed gives other tasks.
         total: how many different tasks there are, after which they begin again; as many as asked for by default.
         dtype: of the images, normalised by the mean and deviation of the classes.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> tasks = pzobo.meta.Tasks(pzobo.data.digits_few_shot().train, ways=5, shots=1, queries=2, seed=7)
+        >>> episodes = tasks.batch(100, 4)                               # tasks 100, 101, 102, 103
+        >>> episodes.support.shape, episodes.query_labels.shape
+        (torch.Size([4, 5, 1, 16, 16]), torch.Size([4, 10]))
     """
 
     images: ImageClasses

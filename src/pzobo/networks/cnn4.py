@@ -18,6 +18,14 @@ class CNN4(Backbone):
         channels: of the images.
         size: height and width of the images, at least 16.
         filters: of each convolution. The features are filters x (size / 16)^2 numbers.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> net = pzobo.networks.CNN4(channels=1, size=28, filters=8)
+        >>> net(torch.zeros(2, 5, 1, 28, 28)).shape            # tasks x images x features
+        torch.Size([2, 5, 8])
     """
 
     def __init__(self, channels: int = 3, size: int = 84, filters: int = 64) -> None:

@@ -19,6 +19,11 @@ class Backbone(nn.Module, ABC):
 
     Attributes:
         out_features: how many features an image has. A subclass sets it.
+
+    Examples:
+        >>> net = pzobo.networks.CNN4(channels=1, size=16, filters=8)
+        >>> isinstance(net, pzobo.networks.Backbone), net.out_features
+        (True, 8)
     """
 
     out_features: int
@@ -48,6 +53,11 @@ class TaskNorm(nn.Module):
     Attributes:
         twice: whether training asks for second derivatives. Torch's BatchNorm takes more than twice as long for them
             as the formula written out, which in turn takes longer for first derivatives.
+
+    Examples:
+        >>> norm = pzobo.networks.TaskNorm(3)
+        >>> norm(torch.randn(4, 3, 8, 8)).shape
+        torch.Size([4, 3, 8, 8])
     """
 
     twice = False

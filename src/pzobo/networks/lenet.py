@@ -14,6 +14,10 @@ class LeNet(nn.Module):
 
     Args:
         classes: outputs of the head; 10 for digits.
+
+    Examples:
+        >>> pzobo.networks.LeNet()(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, classes: int = 10) -> None:

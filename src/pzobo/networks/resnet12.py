@@ -59,6 +59,14 @@ class ResNet12(Backbone):
         channels: of the images.
         size: height and width of the images, at least 16; any such size has the same 640 features.
         drop: rate of DropBlock after the last two blocks, in training only. 0 is the paper's; MetaOptNet has 0.1.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> net = pzobo.networks.ResNet12(channels=1, size=16)
+        >>> net(torch.zeros(1, 2, 1, 16, 16)).shape            # tasks x images x features
+        torch.Size([1, 2, 640])
     """
 
     def __init__(self, channels: int = 3, size: int = 84, drop: float = 0.0) -> None:

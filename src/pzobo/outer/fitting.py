@@ -49,6 +49,12 @@ class Fit:
         refit: y of the model fitted again on all data, with `refit=True`; None without. Its metrics on validation data
             mean nothing, since it has seen them.
         chosen: the estimator that `Auto` chose, and why, in one line; empty where nothing was to choose.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> found = pzobo.fit(problem, pzobo.Method(pzobo.GD(lr=0.2, steps=20)), steps=5, lr=0.1, progress=False)
+        >>> found.steps, found.stopped, found.x.shape
+        (5, 'steps', torch.Size([3]))
     """
 
     x: Tree
@@ -149,10 +155,23 @@ def fit(
             folder, the progress bar and the messages. In one process nothing changes.
         wire: what crosses the network with "directions", as in `Argmin`.
 
+    Returns:
+        A `Fit`: x, y, the rows of metrics, and why the run ended.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+        NonFiniteError: the outer loss or the hypergradient is NaN or infinity.
+        RunFolderError: `out` holds another run, or something that is not a run.
+        CheckpointError: the checkpoint in `out` is damaged, or of something else.
+        RequirementError: `split` is asked of a method that cannot do it.
+        MissingExtraError: an extra of the package that is needed is not installed.
+
     Examples:
-        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
-        >>> found = pzobo.fit(problem, method, steps=100, lr=0.05, out="runs/first")
-        >>> found.history[-1]["outer_loss"]
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.Method(pzobo.GD(lr=0.2, steps=20), pzobo.Unrolled())
+        >>> found = pzobo.fit(problem, method, steps=50, lr=0.1, progress=False)     # out="runs/first": a folder
+        >>> [round(row["outer_loss"], 2) for row in found.history[::25]]
+        [0.38, 0.06, 0.05]
     """
     steps = whole("steps", steps)
     every = Every.of("evaluate_every", evaluate_every)

@@ -42,9 +42,17 @@ class HOZOG:
         compile: as in `Argmin`.
         check: as in `Argmin`.
 
+    Raises:
+        SmoothingError: `mu` is not positive.
+        DirectionsError: `directions` is not a whole number of at least 1.
+        OptionError: an option has a value that makes no sense.
+
     Examples:
-        >>> method = pzobo.HOZOG(pzobo.GD(lr=0.1, steps=20), mu=0.01, directions=8)
-        >>> pzobo.fit(problem, method, steps=100, lr=0.05)
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.HOZOG(pzobo.GD(lr=0.2, steps=20), mu=1e-3, directions=3, sampler=pzobo.Orthogonal())
+        >>> found = pzobo.fit(problem, method, steps=50, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::25]]
+        [0.38, 0.06, 0.05]
     """
 
     solver: Solver

@@ -36,9 +36,15 @@ class Method:
         check: as in `Argmin`.
         audit: as in `Argmin`.
 
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
     Examples:
-        >>> method = pzobo.Method(pzobo.GD(lr=0.1, steps=20))
-        >>> pzobo.fit(problem, method, steps=100, lr=0.05)
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> method = pzobo.Method(pzobo.GD(lr=0.2, steps=20), pzobo.Implicit(pzobo.CG()))
+        >>> found = pzobo.fit(problem, method, steps=50, lr=0.1, progress=False)
+        >>> [round(row["outer_loss"], 2) for row in found.history[::25]]
+        [0.38, 0.06, 0.05]
     """
 
     solver: Solver

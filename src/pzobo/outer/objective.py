@@ -32,6 +32,19 @@ class Objective(ABC):
     Attributes:
         x: the outer variables, a tree whose tensors are changed in place by an optimizer.
         y: the inner solution of the last call of `outer_loss`; None for an objective that has none.
+
+    Examples:
+        >>> class Bowl(pzobo.Objective):
+        ...     def __init__(self):
+        ...         self.x = torch.ones(2, requires_grad=True)
+        ...
+        ...     def outer_loss(self):
+        ...         return self.x.square().sum()
+        >>> class Method:
+        ...     def start(self, problem, seed=0):
+        ...         return Bowl()
+        >>> pzobo.fit(None, Method(), steps=50, lr=0.1, progress=False).x.norm() < 0.1
+        tensor(True)
     """
 
     x: Tree

@@ -36,6 +36,15 @@ class Problem:
         solution: y* as a differentiable function of (z, train), where there is a formula.
         all_data: what g gets where the model is fitted again on all data: `all_data(x, train, val) -> (z, batch)`, with
             the validation data in the batch too. For `fit(..., refit=True)`.
+
+    Examples:
+        >>> def inner_loss(x, y, batch):
+        ...     return (y - x).square().sum()
+        >>> problem = pzobo.Problem(inner_loss, lambda x, y, batch: y.sum(), x0=torch.ones(2), y0=torch.zeros(2))
+        >>> x = problem.start()
+        >>> problem.objective(problem.argmin(pzobo.GD(lr=0.5, steps=1), pzobo.Unrolled()), x).backward()
+        >>> x.grad
+        tensor([1., 1.])
     """
 
     inner_loss: Callable[[Any, Any, Any], Tensor]

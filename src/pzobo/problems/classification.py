@@ -21,6 +21,13 @@ class Classification(Problem):
     Args:
         logits: what is predicted, `logits(x, y, inputs)`, n x classes.
         test: n inputs and their labels, which the accuracy is reported on.
+
+    Examples:
+        >>> problem = pzobo.problems.logistic_ho("digits")
+        >>> problem.logits(problem.x0, problem.y0, problem.test[0]).shape      # n x classes
+        torch.Size([597, 10])
+        >>> 0 <= problem.accuracy(problem.x0, problem.y0) <= 1
+        True
     """
 
     logits: Callable[[Any, Any, Any], Tensor]

@@ -45,6 +45,18 @@ def data_cleaning(
         seed: of the split, and of the labels.
         root: the folder that has MNIST or FashionMNIST; see `docs/data.md` for where else it is looked for.
         dtype: of the inputs and of all variables.
+
+    Returns:
+        A `Reweighting` with x of n numbers and y of d x c.
+
+    Raises:
+        DataError: the files are not there.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.data_cleaning("digits", corruption=0.5)
+        >>> problem.x0.shape, problem.y0.shape
+        (torch.Size([600]), torch.Size([64, 10]))
     """
     if not 0 <= corruption <= 1:
         raise OptionError(f"data_cleaning got corruption={corruption}; expected a share between 0 and 1.")

@@ -21,6 +21,11 @@ class Reweighting(Classification):
 
     Args:
         corrupted: n truth values, one for each training example: whether its label was changed.
+
+    Examples:
+        >>> problem = pzobo.problems.reweighting("digits")
+        >>> type(problem).__name__, problem.corrupted.shape
+        ('Reweighting', torch.Size([600]))
     """
 
     corrupted: Tensor
@@ -52,6 +57,17 @@ def reweighting(
         gamma: the l2 strength.
         seed: of the split, and of which labels are changed to what.
         dtype: of the inputs and of all variables.
+
+    Returns:
+        A `Reweighting` with x of n numbers and y of d x c.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.reweighting("digits", corruption=0.4)
+        >>> problem.x0.shape, problem.y0.shape, round(problem.corrupted.float().mean().item(), 1)
+        (torch.Size([600]), torch.Size([64, 10]), 0.4)
     """
     if not 0 <= corruption <= 1:
         raise OptionError(f"reweighting got corruption={corruption}; expected a share between 0 and 1.")

@@ -49,6 +49,20 @@ def deep_hr(
         gamma: the l2 strength.
         seed: of the first features and of the split of the digits.
         dtype: of the images and of all variables.
+
+    Returns:
+        A `Classification` with x a dict of LeNet's weights by name, and y = (W, b) of classes x 84 and classes.
+
+    Raises:
+        DataError: the files are not there.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.deep_hr("digits")
+        >>> {name: t.shape for name, t in problem.y0.items()}
+        {'weight': torch.Size([10, 84]), 'bias': torch.Size([10])}
+        >>> problem.train[0].shape
+        torch.Size([600, 1, 32, 32])
     """
     parts = as_dtype(_dataset(data, root, seed), dtype)
     with torch.random.fork_rng(devices=[]):

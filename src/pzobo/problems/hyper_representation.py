@@ -44,6 +44,14 @@ def linear_hr(
         noise: standard deviation of the noise in Y.
         seed: of the data and of H at the start. w starts at 0.
         dtype: of the data and of all variables.
+
+    Returns:
+        A `Problem` with x = H of m x d, y = w of d numbers, and the `solution` of ridge regression.
+
+    Examples:
+        >>> problem = pzobo.problems.linear_hr(m=4, d=3, n=20)
+        >>> problem.x0.shape, problem.y0.shape, [part.shape for part in problem.train]
+        (torch.Size([4, 3]), torch.Size([3]), [torch.Size([20, 4]), torch.Size([20])])
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -100,6 +108,14 @@ def two_layer_hr(
         noise: standard deviation of the noise in Y.
         seed: of the data, and of H1, H2 and w at the start.
         dtype: of the data and of all variables.
+
+    Returns:
+        A `Problem` with x = (H1, H2), y = w of d numbers, and the `solution` of ridge regression.
+
+    Examples:
+        >>> problem = pzobo.problems.two_layer_hr(m=4, q=5, d=3, n=20)
+        >>> [t.shape for t in problem.x0], problem.y0.shape
+        ([torch.Size([4, 5]), torch.Size([5, 3])], torch.Size([3]))
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -56,6 +56,18 @@ def logistic_ho(
             is 4e-7, which a few steps hardly feel: in float32, PZOBO refuses mu = 0.01 there. For s = 0.001 it is 7.86.
         seed: of the split.
         dtype: of the inputs and of all variables.
+
+    Returns:
+        A `Classification` with x and y of d x c.
+
+    Raises:
+        DataError: the files are not there.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.logistic_ho("digits")
+        >>> problem.x0.shape, problem.y0.shape, problem.train[0].shape
+        (torch.Size([64, 10]), torch.Size([64, 10]), torch.Size([600, 64]))
     """
     parts = as_dtype(_dataset(data, root, seed, dtype), dtype)
     shape = (parts.train.inputs.shape[1], classes(parts))

@@ -28,6 +28,14 @@ def quadratic(
         L_g: the largest eigenvalue of A. The others lie between at equal distances.
         seed: of A, B, c and x0. y0 is 0.
         dtype: of all tensors; they are drawn as float64 and then rounded.
+
+    Returns:
+        A `Problem` with x of p numbers, y of d, and the exact `hypergradient` and `solution`.
+
+    Examples:
+        >>> problem = pzobo.problems.quadratic(p=3, d=2)
+        >>> problem.x0.shape, problem.y0.shape, problem.hypergradient(problem.x0).shape
+        (torch.Size([3]), torch.Size([2]), torch.Size([3]))
     """
     generator = torch.Generator().manual_seed(seed)
     basis, _ = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))

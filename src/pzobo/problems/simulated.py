@@ -34,6 +34,12 @@ class SimulatedQuadratics(Problem):
     Args:
         inner: the means over all rows of g.
         outer: the means over all rows of f.
+
+    Examples:
+        >>> problem = pzobo.problems.simulated_quadratics(p=4, d=3, n=64)
+        >>> best, x = problem.optimum(), problem.start()
+        >>> bool(problem.value(best) < problem.value(x))
+        True
     """
 
     inner: Moments
@@ -91,6 +97,17 @@ def simulated_quadratics(
         cross: the size of the mixed derivatives.
         seed: of all numbers. Others are drawn until Phi is convex.
         dtype: of all tensors.
+
+    Returns:
+        A `SimulatedQuadratics` with x of p numbers and y of d.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.simulated_quadratics(p=4, d=3, n=64)
+        >>> problem.hypergradient(problem.optimum()).norm() < 1e-8
+        tensor(True)
     """
     p, d, n = (whole(f"simulated_quadratics: {name}", v) for name, v in (("p", p), ("d", d), ("n", n)))
     positive("simulated_quadratics: smallest", smallest)

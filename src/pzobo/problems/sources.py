@@ -25,6 +25,11 @@ class SourceWeights(Classification):
     Args:
         wrong: K shares, one for each source: how many of its labels are wrong.
         clean: n labels, the right ones of the training images.
+
+    Examples:
+        >>> problem = pzobo.problems.source_weights("digits", sources=4, size=50)
+        >>> type(problem).__name__, len(problem.clean)
+        ('SourceWeights', 200)
     """
 
     wrong: Tensor
@@ -61,6 +66,18 @@ def source_weights(
         seed: of the split, the labels and the network.
         root: the folder that has MNIST; see `docs/data.md` for where else it is looked for.
         dtype: of the inputs and of all variables.
+
+    Returns:
+        A `SourceWeights` with x of K numbers, one for each source.
+
+    Raises:
+        DataError: the files are not there.
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> problem = pzobo.problems.source_weights("digits", sources=4, size=50)
+        >>> problem.x0.shape, problem.wrong
+        (torch.Size([4]), tensor([0.0000, 0.3333, 0.6667, 1.0000]))
     """
     k, target, hidden = (
         whole(f"source_weights: {name}", v)

@@ -22,7 +22,11 @@ class Scale(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ign
         log_scale: logarithms of the factors: one number for all features, or one for each.
 
     Examples:
-        >>> make_pipeline(StandardScaler(), Scale(), SVC())    # then search over "scale__log_scale"
+        >>> from pzobo.sklearn import Scale
+        >>> X = torch.ones(2, 3).numpy()
+        >>> Scale(log_scale=[0.0, 1.0, -1.0]).fit_transform(X).round(2)
+        array([[1.  , 2.72, 0.37],
+               [1.  , 2.72, 0.37]], dtype=float32)
     """
 
     def __init__(self, log_scale: Any = 0.0) -> None:

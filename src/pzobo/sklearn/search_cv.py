@@ -70,11 +70,23 @@ class ResponseSearchCV(PredictingSearchCV):
         best_index_: as in `GridSearchCV`, as are `best_params_`, `best_score_`, `best_estimator_`, `scorer_`,
             `n_splits_`, `refit_time_`, `multimetric_`, `classes_`, `n_features_in_` and `feature_names_in_`.
 
+    Raises:
+        OptionError: an option or the space makes no sense.
+        RoughResponseError: predictions change by jumps, or not at all, as those of trees.
+
     Examples:
-        >>> model = make_pipeline(StandardScaler(), Scale(), SVC())
-        >>> space = {"scale__log_scale": Linear(-5, 5, size=30), "svc__C": Log(1e-3, 1e3)}
-        >>> search = ResponseSearchCV(model, space, cv=5, n_jobs=-1, max_fits=400).fit(X, y)
-        >>> search.best_params_, search.predict(X_new), print(search.report_)
+        >>> from sklearn.datasets import make_friedman1
+        >>> from sklearn.kernel_ridge import KernelRidge
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from pzobo.sklearn import Linear, Log, ResponseSearchCV, Scale
+        >>> X, y = make_friedman1(100, 10, random_state=0)
+        >>> model = make_pipeline(Scale(), KernelRidge(kernel="rbf", gamma=0.1, alpha=0.1))
+        >>> space = {"scale__log_scale": Linear(-5, 5, size=10), "kernelridge__alpha": Log(1e-4, 1e2)}
+        >>> search = ResponseSearchCV(model, space, cv=3, max_fits=120, random_state=0).fit(X, y)
+        >>> search.response_.shape                                       # rows x hyperparameters
+        (100, 11)
+        >>> search.predict(X[:2]).shape
+        (2,)
     """
 
     _temporary = (

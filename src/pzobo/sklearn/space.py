@@ -102,6 +102,14 @@ class Log(Hyperparameter):
         size: how many numbers; None is one number, not a vector.
         start: where the search begins, and what the prior holds it to: a number, or one for each. By default it is what
             the estimator has, or the middle of the box where that is no number (`gamma="scale"`).
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> from pzobo.sklearn import Log
+        >>> Log(1e-3, 1e3).to_line(1.0), Log(1e-3, 1e3, size=4).size
+        (np.float64(0.0), 4)
     """
 
     def __post_init__(self) -> None:
@@ -126,6 +134,14 @@ class Linear(Hyperparameter):
         size: how many numbers; None is one number, not a vector.
         start: where the search begins, and what the prior holds it to: a number, or one for each. By default it is what
             the estimator has, or the middle of the box where that is no number.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> from pzobo.sklearn import Linear
+        >>> Linear(-5, 5).low, Linear(-5, 5, size=4).size
+        (-5, 4)
     """
 
     def to_line(self, value: Any) -> Any:

@@ -22,13 +22,19 @@ class Functional:
     Args:
         module: the module. A lazy one must have been called once.
 
+    Raises:
+        StructureError: `module` is no module, or is a lazy one that was never called.
+
     Examples:
-        >>> net = pzobo.Functional(model)
+        >>> net = pzobo.Functional(torch.nn.Linear(3, 1))
         >>> def inner_loss(x, y, batch):
-        ...     images, labels = batch
-        ...     return cross_entropy(net(y, images), labels) + x.exp() * y["head.weight"].square().sum()
-        >>> y = argmin(x, net.weights(), train)
-        >>> net.put_back(y)                     # now model(images) is the trained model
+        ...     return (net(y, batch) - 1).square().mean() + x.exp() * y["weight"].square().sum()
+        >>> argmin = pzobo.Argmin(inner_loss, solver=pzobo.GD(lr=0.2, steps=50), jacobian=pzobo.Unrolled())
+        >>> x = torch.tensor(-5.0, requires_grad=True)
+        >>> y = argmin(x, net.weights(), torch.eye(3))
+        >>> net.put_back(y)                         # now the module is the trained one
+        >>> sorted(y)
+        ['bias', 'weight']
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -58,6 +64,9 @@ class Functional:
             weights: as `weights()` has them; those that are left out are the module's own.
             *args: for the module.
             **kwargs: for the module.
+
+        Returns:
+            What the module gives with these weights.
         """
         return functional_call(self.module, dict(weights), args, kwargs)
 

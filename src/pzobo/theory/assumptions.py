@@ -27,6 +27,14 @@ class Constants:
         d: how many inner variables there are.
         uncertainty: for estimates, the spread of each estimated constant; empty where all are exact.
         region: where they hold.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> c.p, c.d, c.estimated
+        (3, 2, False)
     """
 
     L_f: float

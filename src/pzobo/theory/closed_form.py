@@ -29,6 +29,17 @@ def constants(problem: Problem, *, radius: float | None = None, **sampling: Any)
         problem: whose constants.
         radius: of the ball in x, around 0 for closed forms and around x0 for estimates; max(1, |x0|) by default.
         **sampling: further options of `estimate_constants`. A problem with closed forms takes none.
+
+    Returns:
+        The `Constants`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> c.region
+        'M and D for |x| <= 1.76, the others everywhere'
     """
     formula = _FORMULAS.get(problem.inner_loss.__module__)
     if formula is None:
@@ -49,6 +60,17 @@ def quadratic_constants(problem: Problem, radius: float) -> Constants:
     Args:
         problem: one that `pzobo.problems.quadratic` made.
         radius: of the ball |x| <= radius, on which M and D hold.
+
+    Returns:
+        The `Constants`, exact.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.quadratic_constants(pzobo.problems.quadratic(p=3, d=2), radius=1.0)
+        >>> c.rho, c.tau, c.L_f
+        (0.0, 0.0, 1.0)
     """
     A, B = (t.double() for t in problem.train)
     c = problem.val.double()
@@ -83,6 +105,14 @@ def logistic_constants(problem: Problem, radius: float, *, per_sample: bool = Fa
         radius: of the ball |x| <= radius, on which D holds.
         per_sample: as the stochastic theory needs them, for every single sample: the largest |a_i| in place of means,
             and sigma = (mean_i |a_i|^2)^(1/2), which bounds the deviation of one sample's gradient.
+
+    Returns:
+        The `Constants`, exact.
+
+    Examples:
+        >>> c = pzobo.theory.logistic_constants(pzobo.theory.logistic(p=2, d=3), radius=1.0)
+        >>> c.mu_g, c.tau
+        (0.5, 0.0)
     """
     rows, B, gamma = problem.train
     rows, B, other = rows.double(), B.double(), problem.val.double()

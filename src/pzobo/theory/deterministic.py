@@ -30,6 +30,13 @@ def P_3(p: int) -> float:
 
     Args:
         p: how many outer variables there are.
+
+    Returns:
+        The number.
+
+    Examples:
+        >>> pzobo.theory.P_3(1)
+        32.0
     """
     return (p + 3) ** 3 / 2
 
@@ -42,6 +49,13 @@ def P_4(p: int) -> float:
 
     Args:
         p: how many outer variables there are.
+
+    Returns:
+        The number.
+
+    Examples:
+        >>> pzobo.theory.P_4(1)
+        932.0
     """
     return (4 * p + 15) * P_3(p) + 1.5 * (p + 5) ** 3
 
@@ -55,6 +69,14 @@ def response_bound(c: Constants, *, frobenius: bool = False) -> float:
     Args:
         c: the constants of the problem.
         frobenius: bound the Frobenius norm in place of the operator norm, by the factor sqrt(min(p, d)).
+
+    Returns:
+        The bound.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.response_bound(c) == c.L / c.mu_g
+        True
     """
     return c.kappa * (math.sqrt(c.rank) if frobenius else 1.0)
 
@@ -64,6 +86,14 @@ def jacobian_lipschitz(c: Constants) -> float:
 
     Args:
         c: the constants of the problem.
+
+    Returns:
+        The Lipschitz constant.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.jacobian_lipschitz(c)          # of a quadratic problem
+        0.0
     """
     return (1 + c.kappa) * (c.tau / c.mu_g + c.rho * c.L / c.mu_g**2)
 
@@ -76,6 +106,14 @@ def hypergradient_lipschitz(c: Constants, *, printed: bool = False) -> float:
     Args:
         c: the constants of the problem.
         printed: as the paper has it, with tau M^2.
+
+    Returns:
+        The Lipschitz constant of the gradient of Phi.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.hypergradient_lipschitz(c) > 0
+        True
     """
     M2 = c.M**2 if printed else c.M
     first = (2 * c.L**2 + c.tau * M2) / c.mu_g
@@ -88,6 +126,14 @@ def hypergradient_bound(c: Constants) -> float:
 
     Args:
         c: the constants of the problem.
+
+    Returns:
+        The bound.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.hypergradient_bound(c) == (1 + c.L_g / c.mu_g) * c.M
+        True
     """
     return (1 + c.L_g / c.mu_g) * c.M
 
@@ -122,6 +168,18 @@ def variance_bound(
         mu: the length of the perturbation; 0 for no smoothing.
         alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
         printed: as the paper has it, with P_4 without the factor 12.
+
+    Returns:
+        The terms of the bound, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> bound = pzobo.theory.variance_bound(c, N=20, Q=1, mu=0.01)
+        >>> bound.total > pzobo.theory.variance_bound(c, N=20, Q=4, mu=0.01).total
+        True
     """
     check_settings(N=N, Q=Q, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
@@ -160,6 +218,18 @@ def bias_bound(c: Constants, *, N: int, mu: float, alpha: float | None = None) -
         N: inner steps; at least 1.
         mu: the length of the perturbation; 0 for no smoothing.
         alpha: the inner step size, at most 2 / (L + mu_g); 1 / L by default.
+
+    Returns:
+        The terms of the bound, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> bound = pzobo.theory.bias_bound(c, N=20, mu=0.01)
+        >>> bound.total > pzobo.theory.bias_bound(c, N=40, mu=0.01).total
+        True
     """
     check_settings(N=N, Q=1, mu=mu)
     q = c.contraction(1 / c.L if alpha is None else alpha)
@@ -187,6 +257,14 @@ def theorem_mu(c: Constants, K: int) -> float:
     Args:
         c: the constants of the problem. Only p and d are used.
         K: outer steps.
+
+    Returns:
+        mu.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> round(pzobo.theory.theorem_mu(c, K=100), 4)
+        0.0136
     """
     return 1 / math.sqrt(K * c.d * c.p**3)
 
@@ -198,6 +276,14 @@ def theorem_beta(c: Constants, K: int, *, L_Phi: float | None = None) -> float:
         c: the constants of the problem.
         K: outer steps.
         L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
+
+    Returns:
+        beta.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.theorem_beta(c, K=400) / pzobo.theory.theorem_beta(c, K=100)
+        0.5
     """
     return 1 / ((hypergradient_lipschitz(c) if L_Phi is None else L_Phi) * math.sqrt(K))
 
@@ -226,6 +312,18 @@ def theorem_1(
         mu: the length of the perturbation; `theorem_mu(c, K)` by default.
         alpha: the inner step size; 1 / L by default, which is the largest in Theorem 1.
         L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
+
+    Returns:
+        The terms of the rate, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> rate = pzobo.theory.theorem_1(c, K=100, N=50, gap=1.0)
+        >>> rate.total > pzobo.theory.theorem_1(c, K=400, N=50, gap=1.0).total
+        True
     """
     mu = theorem_mu(c, K) if mu is None else mu
     L_Phi = hypergradient_lipschitz(c) if L_Phi is None else L_Phi

@@ -59,6 +59,17 @@ def estimate_constants(
         batches: inner batches of the same size, from which sigma is estimated. Without them sigma is 0.
         batch_size: samples in each of these batches. sigma is that of one sample.
         seed: of everything that is drawn.
+
+    Returns:
+        The `Constants`, with their spread in `uncertainty`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.estimate_constants(pzobo.problems.quadratic(p=3, d=2), points=2, steps=50)
+        >>> c.estimated, round(c.mu_g, 2)
+        (True, 1.0)
     """
     if points < 1 or steps < 1 or probes < 1:
         raise OptionError(f"points={points!r}, steps={steps!r}, probes={probes!r}: each must be at least 1.")

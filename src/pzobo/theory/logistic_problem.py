@@ -35,6 +35,14 @@ def logistic(
         scale: the root mean square length of a_i.
         seed: of the rows, of B and of x0. y0 is 0.
         dtype: of all tensors; they are drawn as float64 and then rounded.
+
+    Returns:
+        A `Problem` with x of p numbers and y of d.
+
+    Examples:
+        >>> problem = pzobo.theory.logistic(p=2, d=3, n=10)
+        >>> problem.x0.shape, problem.y0.shape, problem.train[0].shape
+        (torch.Size([2]), torch.Size([3]), torch.Size([10, 3]))
     """
     generator = torch.Generator().manual_seed(seed)
 

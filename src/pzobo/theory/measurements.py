@@ -22,6 +22,10 @@ class Point:
         stderr: the standard error of that mean; 0 where nothing is random.
         bound: the paper's bound, repaired where needed.
         sharp: the bound of `pzobo.theory.sharp`; None where there is none.
+
+    Examples:
+        >>> pzobo.theory.Point(value=4, measured=0.2, stderr=0.01, bound=0.9).bound
+        0.9
     """
 
     value: float
@@ -46,6 +50,12 @@ class Sweep:
         span: from which point to before which the slope is fitted, as a slice of `points`; all by default.
         tolerance: how far from `predicted` the slope may be; for "exponential" as a part of it.
         at_most: whether `predicted` is an upper bound of the slope.
+
+    Examples:
+        >>> points = tuple(pzobo.theory.Point(q, 1 / q, 0.0, 3 / q) for q in (1, 4, 16))
+        >>> sweep = pzobo.theory.Sweep("Proposition 2", "error", "quadratic", "Q", points, predicted=-1.0)
+        >>> round(sweep.slope, 2), sweep.holds
+        (-1.0, True)
     """
 
     statement: str
@@ -139,6 +149,13 @@ class Verification:
     Attributes:
         sweeps: one for each statement, problem and grid.
         seconds: how long it took.
+
+    Examples:
+        >>> points = tuple(pzobo.theory.Point(q, 1 / q, 0.0, 3 / q) for q in (1, 4, 16))
+        >>> sweep = pzobo.theory.Sweep("Proposition 2", "error", "quadratic", "Q", points, predicted=-1.0)
+        >>> found = pzobo.theory.Verification((sweep,), seconds=0.0)
+        >>> found.ok, found.undecided
+        (True, ())
     """
 
     sweeps: tuple[Sweep, ...]

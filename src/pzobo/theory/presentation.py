@@ -41,6 +41,18 @@ def table(found: Verification) -> Table:
 
     Args:
         found: what `verify` measured.
+
+    Returns:
+        A table of rich, to be printed.
+
+    Raises:
+        MissingExtraError: rich is not installed.
+
+    Examples:
+        >>> points = tuple(pzobo.theory.Point(q, 1 / q, 0.0, 3 / q) for q in (1, 4, 16))
+        >>> sweep = pzobo.theory.Sweep("Proposition 2", "error", "quadratic", "Q", points, predicted=-1.0)
+        >>> pzobo.theory.table(pzobo.theory.Verification((sweep,), seconds=0.0)).row_count
+        1
     """
     from rich.table import Table
 
@@ -59,6 +71,19 @@ def fragments(found: Verification, *, plotlyjs: bool = True) -> list[str]:
         found: what `verify` measured.
         plotlyjs: put plotly's own code into the first plot, so that the page needs no network; False where the page
             already has it.
+
+    Returns:
+        Pieces of HTML, to be put into a page.
+
+    Raises:
+        MissingExtraError: plotly is not installed.
+
+    Examples:
+        >>> points = tuple(pzobo.theory.Point(q, 1 / q, 0.0, 3 / q) for q in (1, 4, 16))
+        >>> sweep = pzobo.theory.Sweep("Proposition 2", "error", "quadratic", "Q", points, predicted=-1.0)
+        >>> found = pzobo.theory.Verification((sweep,), seconds=0.0)
+        >>> len(pzobo.theory.fragments(found, plotlyjs=False))
+        2
     """
     head = "".join(f"<th>{html.escape(c)}</th>" for c in COLUMNS)
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table_rows(found))
@@ -81,6 +106,19 @@ def page(found: Verification) -> str:
 
     Args:
         found: what `verify` measured.
+
+    Returns:
+        The whole page, as HTML.
+
+    Raises:
+        MissingExtraError: plotly is not installed.
+
+    Examples:
+        >>> points = tuple(pzobo.theory.Point(q, 1 / q, 0.0, 3 / q) for q in (1, 4, 16))
+        >>> sweep = pzobo.theory.Sweep("Proposition 2", "error", "quadratic", "Q", points, predicted=-1.0)
+        >>> html = pzobo.theory.page(pzobo.theory.Verification((sweep,), seconds=0.0))
+        >>> html.startswith("<!doctype html>")
+        True
     """
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"

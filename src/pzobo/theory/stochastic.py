@@ -50,6 +50,17 @@ def recursion(c: Constants, *, S: int, gamma: float | None = None, printed: bool
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2; with that least value, the default,
             C_gamma = q.
         printed: as the paper has it, without min(p, d) and d in Gamma.
+
+    Returns:
+        The constants of the recursion, as a record.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> 0 < pzobo.theory.recursion(c, S=64).C_gamma < 1
+        True
     """
     if S < 1:
         raise OptionError(f"S={S!r}: the inner batch size must be at least 1.")
@@ -98,6 +109,18 @@ def jacobian_error_bound(
         S: samples of an inner batch; at least 1.
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
         printed: as the paper has it.
+
+    Returns:
+        The terms of the bound, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> bound = pzobo.theory.jacobian_error_bound(c, N=20, S=64)
+        >>> bound.total > pzobo.theory.jacobian_error_bound(c, N=40, S=64).total
+        True
     """
     check_settings(N=N)
     r = recursion(c, S=S, gamma=gamma, printed=printed)
@@ -122,6 +145,14 @@ def iterate_error_bound(c: Constants, *, N: int, S: int) -> float:
         c: the constants of the problem.
         N: inner steps.
         S: samples of an inner batch; at least 1.
+
+    Returns:
+        The bound.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> pzobo.theory.iterate_error_bound(c, N=20, S=64) > pzobo.theory.iterate_error_bound(c, N=40, S=64)
+        True
     """
     q = c.contraction(c.alpha)
     return q ** (2 * N) * c.D**2 + c.sigma**2 / (c.mu_g * c.L * S)
@@ -150,6 +181,18 @@ def stochastic_bias_bound(
         mu: the length of the perturbation; 0 for no smoothing.
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
         printed: with Proposition 3 as the paper has it.
+
+    Returns:
+        The terms of the bound, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> bound = pzobo.theory.stochastic_bias_bound(c, N=20, S=64, mu=0.01)
+        >>> bound.total > pzobo.theory.stochastic_bias_bound(c, N=40, S=64, mu=0.01).total
+        True
     """
     smoothing = mu**2 * jacobian_lipschitz(c) ** 2 * c.d * P_3(c.p)
     return StochasticBias(
@@ -200,6 +243,18 @@ def stochastic_variance_bound(
         D_f: samples of an outer batch; at least 1.
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
         printed: with Proposition 3 as the paper has it.
+
+    Returns:
+        The terms of the bound, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> bound = pzobo.theory.stochastic_variance_bound(c, N=20, Q=4, mu=0.01, S=64, D_f=64)
+        >>> bound.total > 0
+        True
     """
     if D_f < 1:
         raise OptionError(f"D_f={D_f!r}: the outer batch size must be at least 1.")
@@ -241,6 +296,18 @@ def theorem_2(
         mu: the length of the perturbation; `theorem_mu(c, K)` by default.
         gamma: the free constant of Proposition 3, at least (L + mu_g)/mu_g^2, which is the default.
         L_Phi: a smoothness constant of Phi, where a smaller one than Lemma 2's, the default, is known.
+
+    Returns:
+        The terms of the rate, and their sum `total`.
+
+    Raises:
+        OptionError: an option has a value that makes no sense.
+
+    Examples:
+        >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
+        >>> rate = pzobo.theory.theorem_2(c, K=100, N=50, gap=1.0, S=64)
+        >>> rate.total > pzobo.theory.theorem_2(c, K=400, N=50, gap=1.0, S=64).total
+        True
     """
     mu = theorem_mu(c, K) if mu is None else mu
     L_Phi = hypergradient_lipschitz(c) if L_Phi is None else L_Phi

@@ -64,6 +64,10 @@ class Grid:
         S: samples of an inner batch (PZOBO-S).
         D_f: samples of an outer batch (PZOBO-S).
         runs: how many outer loops are averaged for each K. One alone does not tell how noisy it is.
+
+    Examples:
+        >>> pzobo.theory.Grid.quick().draws < pzobo.theory.Grid().draws
+        True
     """
 
     draws: int = 200

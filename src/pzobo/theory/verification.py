@@ -39,6 +39,18 @@ def verify(
         checks: some of "Q", "p", "d", "N", "mu", "K", "Lipschitz", "S", "D_f" and "K, stochastic"; all by default.
         problems: on which problems, "quadratic" or "logistic"; both by default.
         progress: is told in a few words what comes next.
+
+    Returns:
+        A `Verification`: one sweep for each statement, problem and grid.
+
+    Raises:
+        KeyError: there is no such check.
+
+    Examples:
+        >>> grid = pzobo.theory.Grid(draws=20, Q=(1, 4, 16))
+        >>> found = pzobo.theory.verify(grid, checks=["Q"], problems=["quadratic"])
+        >>> [sweep.against for sweep in found.sweeps]
+        ['Q']
     """
     grid = Grid() if grid is None else grid
     start = time.perf_counter()

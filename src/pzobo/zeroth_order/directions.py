@@ -59,6 +59,16 @@ class Sampler(ABC):
         seed: of a stream of its own, which begins anew with every run.
         generator: a stream to draw from, instead of a seed; it goes on where it stands.
         portable: draw on the CPU, and copy each direction to where x is.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> def gradient(sampler):
+        ...     return torch.autograd.grad(pzobo.smooth(torch.sum, x, mu=0.1, sampler=sampler), x)[0]
+        >>> torch.equal(gradient(pzobo.Gaussian(seed=1)), gradient(pzobo.Gaussian(seed=1)))
+        True
     """
 
     seed: int | None = None
@@ -141,6 +151,13 @@ class Gaussian(Independent):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.Gaussian(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        5.5
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -158,6 +175,13 @@ class Sphere(Independent):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.Sphere(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        4.5
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -173,6 +197,13 @@ class Rademacher(Independent):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.Rademacher(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        4.5
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:
@@ -208,6 +239,13 @@ class Orthogonal(_Basis):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.Orthogonal(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        4.0
     """
 
     def vector(self, index: int, generator: torch.Generator, space: Space) -> Tensor:
@@ -238,6 +276,13 @@ class Coordinate(_Basis):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.Coordinate(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        4.0
     """
 
     def vector(self, index: int, generator: torch.Generator, space: Space) -> Tensor:
@@ -256,6 +301,13 @@ class UnitPerTensor(Independent):
         seed: of a stream of its own; by default the directions follow `torch.manual_seed`.
         generator: a stream to draw from, instead of a seed.
         portable: draw on the CPU, so that all devices get the same directions.
+
+    Raises:
+        OptionError: both `seed` and `generator` are given.
+
+    Examples:
+        >>> pzobo.UnitPerTensor(seed=0).relative_error(10, 2)        # p = 10, Q = 2
+        0.8550000000000001
     """
 
     def sample(self, generator: torch.Generator, space: Space) -> Tensor:

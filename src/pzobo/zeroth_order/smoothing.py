@@ -64,10 +64,19 @@ def smooth(
     Returns:
         fn(x), in the structure that `fn` gives.
 
+    Raises:
+        SmoothingError: `mu` is not positive, or so small that differences are rounding noise.
+        DirectionsError: `directions` is not a whole number of at least 1.
+        NonFiniteError: x holds NaN or infinity.
+        StructureError: `fn` gives something that is no tensor, or x is no tree of real tensors.
+        OptionError: an option has a value that makes no sense.
+
     Examples:
         >>> x = torch.zeros(3, requires_grad=True)
         >>> loss = pzobo.smooth(lambda x: (x - 1).square().sum(), x, mu=1e-3, directions=3, sampler=pzobo.Orthogonal())
-        >>> loss.backward()    # x.grad is close to (-2, -2, -2)
+        >>> loss.backward()
+        >>> x.grad.round(decimals=1)
+        tensor([-2., -2., -2.])
     """
     mu = check_mu(mu)
     check_directions(directions)
