@@ -57,7 +57,7 @@ CG = pzobo.CG(20, tol=1e-6)
 COSTS: dict[str, tuple[Any, Any, float, int]] = {
     "PZOBO, GD": (GD, pzobo.PZOBO(0.01, sampler=DIRECTIONS), 5.4, 2),
     "PZOBO, HeavyBall": (HEAVY_BALL, pzobo.PZOBO(0.01, sampler=DIRECTIONS), 7.4, 2),
-    "PZOBO, Adam": (ADAM, pzobo.PZOBO(0.01, sampler=DIRECTIONS), 8.9, 2),
+    "PZOBO, Adam": (ADAM, pzobo.PZOBO(0.01, sampler=DIRECTIONS), 8.1, 2),
     "CG": (GD, pzobo.Implicit(CG), 8.8, 6),
     "CG, difference": (GD, pzobo.Implicit(CG, "difference"), 10.4, 6),
     "Neumann": (GD, pzobo.Implicit(pzobo.Neumann(0.1, 10)), 7.8, 1),
