@@ -20,6 +20,7 @@ from pzobo.inner.solver import Iterative, Solver
 from pzobo.options import in_range, positive
 from pzobo.tensors import trees
 from pzobo.tensors.checks import untouched
+from pzobo.tensors.many import groups, many
 from pzobo.tensors.trees import Leaves, Tree
 
 __all__ = ["GD", "Adam", "AdamW", "BlackBox", "ClosedForm", "HeavyBall", "Iterative", "Schedule", "Solver"]
@@ -118,8 +119,8 @@ class HeavyBall(Iterative):
         return trees.add(y, along, -self.lr), state
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
-        state = tuple(torch._foreach_add(gradient, state, alpha=self.momentum))
-        along = torch._foreach_add(gradient, state, alpha=self.momentum) if self.nesterov else state
+        state = tuple(many("add", gradient, state, alpha=self.momentum))
+        along = many("add", gradient, state, alpha=self.momentum) if self.nesterov else state
         trees.add_(y, along, -self.lr)
         return y, state
 
@@ -190,7 +191,7 @@ class Adam(Iterative):
         )
         steps = (
             (self.lr / c1).to(v.device, v.dtype)
-            * torch.where(v > 0, m / (_sqrt(v) / c2.sqrt().to(v.device, v.dtype) + _of(self.eps, v)), 0.0)
+            * torch.where(v == 0, 0.0, m / (_sqrt(v) / c2.sqrt().to(v.device, v.dtype) + _of(self.eps, v)))
             for m, v in zip(first, second, strict=True)
         )
         new = tuple([(t - step).to(t.dtype) for t, step in zip(y, steps, strict=True)])
@@ -198,18 +199,25 @@ class Adam(Iterative):
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         beta1, beta2 = self.betas
-        c1, c2, first, second = *state[:2], list(state[2 : 2 + len(y)]), list(state[2 + len(y) :])
+        c1, c2, first, second = *state[:2], state[2 : 2 + len(y)], state[2 + len(y) :]
         c1, c2 = beta1 * c1 + (1 - beta1), beta2 * c2 + (1 - beta2)
-        torch._foreach_lerp_(first, gradient, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        squares = torch._foreach_mul(gradient, 1 - beta2)
-        torch._foreach_mul_(squares, gradient)
-        torch._foreach_add_(second, squares)
-        del squares
-        for t, m, v in zip(y, first, second, strict=True):
-            root = v.sqrt().div_(c2.sqrt().to(v.device, v.dtype)).add_(self.eps)
-            torch.div(m, root, out=root).masked_fill_(~(v > 0), 0.0)
-            t.sub_(root.mul_((self.lr / c1).to(t.device, t.dtype)))
+        rate, scale = self.lr / c1, c2.sqrt()
+        for part in groups(y):
+            t, g, m, v = y[part], gradient[part], first[part], second[part]
+            many("lerp_", m, g, 1 - beta1)
+            many("mul_", v, beta2)
+            squares = many("mul", g, 1 - beta2)
+            many("mul_", squares, g)
+            many("add_", v, squares)
+            del squares
+            roots = many("sqrt", v)
+            many("div_", roots, scale.to(v[0].device, v[0].dtype))
+            many("add_", roots, self.eps)
+            steps = many("div", m, roots)
+            del roots
+            many("mul_", steps, many("sign", v))  # 0 where nothing was ever seen
+            many("mul_", steps, rate.to(t[0].device, t[0].dtype))
+            many("sub_", t, steps)
         return y, (c1, c2, *first, *second)
 
 
@@ -249,7 +257,7 @@ class AdamW(Adam):
         return Adam.update(self, gradient, trees.mul(y, 1 - self.lr * self.weight_decay), state)
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
-        torch._foreach_mul_(list(y), 1 - self.lr * self.weight_decay)
+        many("mul_", y, 1 - self.lr * self.weight_decay)
         return Adam.update_(self, gradient, y, state)
 
 

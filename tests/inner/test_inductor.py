@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pzobo
+from pzobo.inner.compiled import Compiled
 from pzobo.inner.inductor import NARROW, SMALL, decompositions
 from tests.helpers import normal, relative_error
 
@@ -55,6 +56,21 @@ def test_a_linear_layer_with_few_outputs_keeps_its_bias_and_its_numbers() -> Non
 def test_whole_numbers_are_left_alone() -> None:
     a, b = torch.arange(80).reshape(40, 2), torch.arange(6).reshape(2, 3)
     assert products(torch.mm, a, b) == [(40, 3)]
+
+
+def test_its_own_cuda_graphs_are_off_whatever_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def compile_fx(graph: Any, inputs: Any, **_: Any) -> Any:
+        seen.append(torch._inductor.config.triton.cudagraphs)
+        return graph
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    with torch._inductor.config.patch({"triton.cudagraphs": True}):
+        found = Compiled(lambda t: t + 1)(torch.ones(2))
+        assert torch._inductor.config.triton.cudagraphs
+    assert seen == [False]
+    assert torch.equal(found, torch.full((2,), 2.0))
 
 
 @pytest.mark.machine_code

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import StructureError
+from pzobo.tensors.many import many
 
 Tree = Any
 """A tensor, or any nesting of dicts, lists, tuples and registered nodes with tensors (and constants) as leaves."""
@@ -185,7 +186,7 @@ def add(
 
 def add_(a: Sequence[Tensor], b: Sequence[Tensor], scale: float = 1.0) -> None:
     """a + scale * b, written into a: one launch on a device, however many leaves there are."""
-    torch._foreach_add_(list(a), list(b), alpha=scale)
+    many("add_", a, list(b), alpha=scale)
 
 
 def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
