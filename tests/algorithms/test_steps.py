@@ -14,6 +14,7 @@ import pzobo
 from pzobo.algorithms import Algorithm, Decay
 from tests.algorithms import transcription as paper
 from tests.algorithms.problems import Logistic, Quadratic
+from tests.algorithms.stream import Stream
 
 A = pzobo.algorithms
 BETA, STEPS, SEED = 0.05, 20, 3
@@ -89,7 +90,7 @@ def test_twenty_steps_on_batches(name: str, case: str) -> None:
     make, transcribed, numbers = PAIRS[name]
     sizes = {"batch_size": 5, "outer_batch_size": 4}
     found = run(make(**numbers, **sizes), CASES[case])
-    stream = paper.Stream(CASES[case], 5, 4, SEED)
+    stream = Stream(CASES[case], 5, 4, SEED)
     expected = list(itertools.islice(transcribed(CASES[case], stream, BETA, **numbers), STEPS))
     assert np.isfinite(expected[-1][0]).all()
     assert error(found[:1], expected[:1]) < 1e-12
