@@ -17,6 +17,7 @@ from tests.helpers import normal
 ROOT = Path(pzobo.__file__).parent
 ROOMS = ("argmin.py", "solvers.py")
 ROOMS += ("tensors", "distributed", "zeroth_order", "inner", "jacobians", "outer", "runs", "meta")
+ROOMS += ("algorithms", "response")
 MAKERS = {"rand", "randn", "randint", "randperm", "zeros", "ones", "empty", "full", "tensor", "arange", "eye"}
 
 
@@ -47,6 +48,9 @@ METHODS: dict[str, Any] = {
     "CG": pzobo.Method(pzobo.GD(0.1, 3), pzobo.Implicit(pzobo.CG(3), "difference"), batch_size=4, jacobian_batches=2),
     "Nudged": pzobo.Method(pzobo.HeavyBall(0.1, 0.5, 3, tol=1e-9), pzobo.Nudged()),
     "HOZOG": seeded(pzobo.HOZOG, pzobo.GD(0.1, 3), 1e-2, 3),
+    "SABA": pzobo.algorithms.SABA(0.1, batch_size=4),
+    "SUSTAIN": pzobo.algorithms.SUSTAIN(0.1, batch_size=4),
+    "DeltaSTN": pzobo.algorithms.DeltaSTN(0.1),
 }
 
 

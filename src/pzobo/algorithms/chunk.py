@@ -77,7 +77,7 @@ class Layout(Generic[C]):
             elif isinstance(part, Tensor):
                 made.append(part)
             else:
-                made.append(torch.tensor(part, dtype=torch.float64 if number is float else None))
+                made.append(torch.tensor(part, dtype=torch.float64 if number is float else None, device="cpu"))
         return tuple(made)
 
     def build(self, leaves: Leaves, numbers: bool = False) -> C:
@@ -191,14 +191,14 @@ class Chunk(Generic[C]):
         inner, outer = at.row_numbers(0, turns, asked.inner), at.row_numbers(1, turns, asked.outer)
         rates = [[_rate(rate, ago, at.k + t) for rate, ago in asked.rates] for t in range(turns)]
         longest = max([1 if dtype is None else count for count, dtype in asked.random], default=0)
-        random = torch.zeros(turns, len(asked.random), longest, dtype=torch.float64)
+        random = torch.zeros(turns, len(asked.random), longest, dtype=torch.float64, device="cpu")
         for t in range(turns if asked.random else 0):
             for i, (count, dtype) in enumerate(asked.random):
                 if dtype is None:
                     random[t, i, 0] = at.draw(count)
                 else:
                     random[t, i, :count] = at.noise(count, dtype)
-        numbers = [torch.tensor(n, dtype=torch.float64).view(turns, -1) for n in (rates, steps)]
+        numbers = [torch.tensor(n, dtype=torch.float64, device="cpu").view(turns, -1) for n in (rates, steps)]
         parts = (inner, outer, numbers[0], random.to(at.device), numbers[1])
         return Row(*[_padded(part) for part in parts])
 

@@ -99,11 +99,11 @@ class Feed:
 
     def draw(self, count: int) -> int:
         """A whole number below `count`, each with the same chance."""
-        return int(torch.randint(count, (), generator=self.generator()))
+        return int(torch.randint(count, (), generator=self.generator(), device="cpu"))
 
     def noise(self, count: int, dtype: torch.dtype) -> Tensor:
         """Independent N(0, 1)."""
-        return torch.randn(count, generator=self.generator(), dtype=dtype)
+        return torch.randn(count, generator=self.generator(), dtype=dtype, device="cpu")
 
     def normal(self, like: Vector) -> Vector:
         """A vector of independent N(0, 1)."""
@@ -117,7 +117,7 @@ class Feed:
         """Those of the next batches of g (level 0) or f: steps x batches x rows of a batch."""
         stream = self._streams[level]
         if stream is None or not batches:
-            return torch.zeros(steps, 0, 0, dtype=torch.int64)
+            return torch.zeros(steps, 0, 0, dtype=torch.int64, device="cpu")
         return stream.indices(steps * batches).view(steps, batches, -1)
 
     def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:

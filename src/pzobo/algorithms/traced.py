@@ -209,7 +209,7 @@ class Recorder(Traced):
     """Finds out what a step asks for, by making one on the first rows of the data."""
 
     def __init__(self, source: Source, at: Oracles, sizes: tuple[int | None, int | None]) -> None:
-        nothing = torch.empty(0)
+        nothing = torch.empty(0, device="cpu")
         lengths = at.probes() if source.products == "difference" else ((), ())
         row = Row(nothing, nothing, nothing, nothing, nothing)
         super().__init__(source, at.x, source.train.tensors, source.val.tensors, lengths, row)
@@ -243,15 +243,15 @@ class Recorder(Traced):
 
     def rate(self, rate: Rate, ago: int = 0) -> Any:
         self._asked_rates.append((rate, ago))
-        return torch.tensor(self._at.rate(rate, ago), dtype=torch.float64)
+        return torch.tensor(self._at.rate(rate, ago), dtype=torch.float64, device="cpu")
 
     def series_rate(self, rate: Rate | None, lr: Rate) -> Any:
         self._asked_rates.append((lr if rate is None else rate, None))
-        return torch.tensor(self._at.series_rate(rate, lr), dtype=torch.float64)
+        return torch.tensor(self._at.series_rate(rate, lr), dtype=torch.float64, device="cpu")
 
     def draw(self, count: int) -> Any:
         self._asked_random.append((count, None))
-        return torch.tensor(0)
+        return torch.tensor(0, device="cpu")
 
     def normal(self, like: Vector) -> Vector:
         dtype = trees.wide(like.leaves[0].dtype)
