@@ -1,4 +1,4 @@
-"""How is a budget of evaluations spent? A look at the smoothness, J, steps while they promise something, restarts."""
+"""How is a budget of evaluations spent? A look at the smoothness, J and steps while they promise something, restarts."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ class ResponseSearch:
             raise RoughResponseError("The predictions at the start are not finite numbers: look at the start.")
         terms = self.terms(r)
         self.smoothness = Smoothness()
+        p = len(self.x0)
+        block, order = math.ceil(p / 8), torch.randperm(p, generator=self.generator).tolist()
         self.steps = LevenbergMarquardt(
-            terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=max(1, math.ceil(len(self.x0) / 8))
+            terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=block, block=block, order=order
         )
         self.steps.begin(self.x0, r)
         self.places.append(self.steps.best)
