@@ -112,7 +112,8 @@ class LevenbergMarquardt:
     ) -> None:
         self.terms, self.x0, self.low, self.high = terms, x0, low, high
         self.width, self.renew, self.central, self.enough = width, renew, central, enough
-        self.order, self.block = (range(len(x0)) if order is None else order), (len(x0) if block is None else block)
+        self.order: Sequence[int] = range(len(x0)) if order is None else order
+        self.block = len(x0) if block is None else block
         self.damping, self.alpha = 1.0, self._first_alpha()
         self.base: Place | None = None
         self.J = torch.zeros(0, len(x0), dtype=x0.dtype)

@@ -154,12 +154,12 @@ def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLo
         weights: of the rows, or None.
     """
     given = np.ones(len(r)) if weights is None else np.asarray(weights, dtype=float)
-    w: Tensor = torch.as_tensor(given / given.mean())
+    w: Tensor = torch.tensor(given / given.mean())
     shape, calibrated = tuple(np.shape(r)), outputs.answer == "decision_function"
     if outputs.classes is None:
         if loss not in (None, "squared_error") and not callable(loss):
             raise OptionError(f'loss={loss!r}: a regressor takes "squared_error" or a function of torch tensors.')
-        targets = torch.as_tensor(np.asarray(y, dtype=float)).reshape(shape)
+        targets = torch.tensor(np.asarray(y, dtype=float)).reshape(shape)
         return RowLoss(loss if callable(loss) else "squared", shape, targets, w)
     if loss not in (None, "log_loss") and not callable(loss):
         raise OptionError(f'loss={loss!r}: a classifier takes "log_loss" or a function of torch tensors.')

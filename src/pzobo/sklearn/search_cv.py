@@ -157,8 +157,8 @@ class ResponseSearchCV(PredictingSearchCV):
             )
         if budget < p + 4:
             warnings.warn(
-                f"max_fits={self.max_fits} is {budget} evaluations, and J has {p} columns: hyperparameters whose column "
-                f"cannot be measured stay as they are. Give {splits * (2 * p + 10)}, say.",
+                f"max_fits={self.max_fits} is {budget} evaluations, and J has {p} columns: hyperparameters whose "
+                f"column cannot be measured stay as they are. Give {splits * (2 * p + 10)}, say.",
                 SearchWarning,
                 stacklevel=4,
             )
@@ -192,7 +192,8 @@ class ResponseSearchCV(PredictingSearchCV):
             raise
         if kind == "start":
             self._look_at_rows(found[0])
-        return [None if r is None else torch.as_tensor(r).flatten() for r in found]
+        # Copies in torch's own memory: products of numbers that begin anywhere in memory can differ in their last bits.
+        return [None if r is None else torch.tensor(r).flatten() for r in found]
 
     def _look_at_rows(self, r: Any) -> None:
         """The loss of the out-of-fold rows; and whether there are enough of them."""
