@@ -2,7 +2,7 @@
 
 Every run is a line of `benchmarks/recorded/search.jsonl`: a task, a search, a seed. Runs that are there are not made
 again, so the benchmark can be made in pieces and be stopped at any time; the file is kept with the code. After a change
-of a search, take its lines out. `--page` makes the page of what is there.
+of a search, take its lines out. `--page` makes the page of what is there, but for its text and its last part.
 """
 
 from benchmarks.environment import use_one_thread
@@ -26,6 +26,7 @@ from benchmarks.searchers import SEARCHERS, spend  # noqa: E402
 
 MARKS = (10, 30, 100, 300)
 FILE = Path(__file__).parent / "recorded" / "search.jsonl"
+EARLIER = "## Earlier runs"
 Run = dict[str, Any]
 
 
@@ -131,9 +132,9 @@ def targets(runs: list[Run]) -> list[str]:
         seeds = {s for (n, _, s) in by if n == name}
         ours = {s: by[name, "response", s] for s in seeds if (name, "response", s) in by}
         cma = {s: by[name, "CMA-ES", s] for s in seeds if (name, "CMA-ES", s) in by}
-        if not ours:
+        if not seeds:
             continue
-        p, rows = (next(iter(ours.values()))[k] for k in ("p", "rows"))
+        p, rows = next((r["p"], r["rows"]) for r in runs if r["task"] == name)
         both = [s for s in ours if s in cma and cma[s]["budget"] >= 300]
         if p >= 11 and both:
             after = median(first_below(ours[s], best_after(cma[s], 300)) for s in both)
@@ -167,13 +168,15 @@ def targets(runs: list[Run]) -> list[str]:
     ]
 
 
-def page(runs: list[Run], text: str) -> str:
-    parts = [text, "## What was wanted\n", *targets(runs)]
+def page(runs: list[Run], before: str) -> str:
+    """The text above the first heading of `before`, the tables, and what `before` has from `EARLIER` on."""
+    parts = [before.partition("## ")[0].rstrip() + "\n", "## What was wanted\n", *targets(runs)]
     for name in TASKS:
         mine = [r for r in runs if r["task"] == name]
         if mine:
             parts += rows_of(name, mine)
-    return "\n".join(parts)
+    _, heading, earlier = before.partition(EARLIER)
+    return "\n".join(parts) + (f"\n{heading}{earlier}" if heading else "")
 
 
 def main() -> None:
@@ -186,12 +189,11 @@ def main() -> None:
         "--minutes", type=float, default=1e9, help="begin no run after so many minutes of processor time"
     )
     parser.add_argument(
-        "--page", type=Path, help="make the page of what is there; the text above its first '## ' stays"
+        "--page", type=Path, help="make the page of what is there; the text above its first '## ' and earlier runs stay"
     )
     given = parser.parse_args()
     if given.page is not None:
-        text = given.page.read_text().partition("## ")[0].rstrip() + "\n" if given.page.exists() else "# Search\n"
-        given.page.write_text(page(stored(), text))
+        given.page.write_text(page(stored(), given.page.read_text() if given.page.exists() else "# Search\n"))
         return
     done = {key(found) for found in stored()}
     for seed in range(given.seeds):
