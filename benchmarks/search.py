@@ -1,10 +1,11 @@
 """How many evaluations does a search for hyperparameters take? `python -m benchmarks.search [--page FILE.md]`.
 
-Every run is a line of `benchmarks/out/search.jsonl`: a task, a search, a seed. Runs that are there are not made again,
-so the benchmark can be made in pieces and be stopped at any time. `--page` makes the page of what is there.
+Every run is a line of `benchmarks/recorded/search.jsonl`: a task, a search, a seed. Runs that are there are not made
+again, so the benchmark can be made in pieces and be stopped at any time; the file is kept with the code. After a change
+of a search, take its lines out. `--page` makes the page of what is there, but for its text and its last part.
 """
 
-from benchmarks.environment import OUT, use_one_thread
+from benchmarks.environment import use_one_thread
 
 use_one_thread()
 
@@ -13,6 +14,7 @@ import json  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import defaultdict  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from statistics import median  # noqa: E402
 from typing import Any  # noqa: E402
@@ -23,12 +25,13 @@ from benchmarks.search_problems import TASKS, Evaluation  # noqa: E402
 from benchmarks.searchers import SEARCHERS, spend  # noqa: E402
 
 MARKS = (10, 30, 100, 300)
-FILE = OUT / "search.jsonl"
+FILE = Path(__file__).parent / "recorded" / "search.jsonl"
+EARLIER = "## Earlier runs"
 Run = dict[str, Any]
 
 
 def run(name: str, searcher: str, seed: int, budget: int) -> Run:
-    """One search: its CV losses in order, and the test loss of what it would take."""
+    """One search: the evaluations with a lower CV loss than all before, and the test loss of what it would take."""
     task = Evaluation(name, seed, budget)
     began = time.process_time()
     with warnings.catch_warnings():
@@ -43,12 +46,22 @@ def run(name: str, searcher: str, seed: int, budget: int) -> Run:
         "budget": budget,
         "p": task.p,
         "rows": len(task.X),
-        "values": [round(v, 6) for v in task.values],
+        "evaluations": len(task.values),
+        "falls": falls(task.values),
         "chosen": chosen,
-        "test start": tests[0],
-        "test": tests[1],
+        "test start": round(tests[0], 6),
+        "test": round(tests[1], 6),
         "seconds": round(spent, 2),
     }
+
+
+def falls(values: Sequence[float]) -> list[tuple[int, float]]:
+    """Number (from 1 on) and value of each that is lower than all before it."""
+    found: list[tuple[int, float]] = []
+    for i, value in enumerate(values, 1):
+        if not found or round(value, 6) < found[-1][1]:
+            found.append((i, round(value, 6)))
+    return found
 
 
 def stored() -> list[Run]:
@@ -63,12 +76,12 @@ def key(run: Run) -> tuple[str, str, int, int]:
 
 
 def best_after(run: Run, evaluations: int) -> float:
-    return min(run["values"][:evaluations])
+    return min(value for i, value in run["falls"] if i <= evaluations)
 
 
 def first_below(run: Run, value: float) -> float:
     """After how many evaluations a CV loss is reached; infinity if it never is."""
-    below = [i for i, v in enumerate(run["values"], 1) if v <= value]
+    below = [i for i, v in run["falls"] if v <= value]
     return float(below[0]) if below else float("inf")
 
 
@@ -94,7 +107,7 @@ def rows_of(name: str, runs: list[Run]) -> list[str]:
             continue
         values = [median(best_after(r, m) for r in mine.values()) for m in MARKS]
         shown = [
-            f"{v:.4f}" if any(len(r["values"]) >= m or len(r["values"]) < r["budget"] for r in mine.values()) else "-"
+            f"{v:.4f}" if any(r["evaluations"] >= m or r["evaluations"] < r["budget"] for r in mine.values()) else "-"
             for v, m in zip(values, MARKS, strict=True)
         ]
         reached = [first_below(r, best_after(cma[s], 300)) for s, r in mine.items() if s in cma]
@@ -104,7 +117,7 @@ def rows_of(name: str, runs: list[Run]) -> list[str]:
             f"| {searcher} | {len(mine)} | {' | '.join(shown)} | {number(median(reached)) if reached else '-'} | "
             f"{median(ratio):.2f} | {max(ratio):.2f} | {seconds:.0f} |"
         )
-    start = [r["values"][0] for r in runs]
+    start = [r["falls"][0][1] for r in runs]
     test = [r["test start"] for r in runs]
     about = TASKS[name].about
     head = f"## {name}\n\n{about[0].upper()}{about[1:]}: p = {runs[0]['p']}, {runs[0]['rows']} rows."
@@ -119,9 +132,9 @@ def targets(runs: list[Run]) -> list[str]:
         seeds = {s for (n, _, s) in by if n == name}
         ours = {s: by[name, "response", s] for s in seeds if (name, "response", s) in by}
         cma = {s: by[name, "CMA-ES", s] for s in seeds if (name, "CMA-ES", s) in by}
-        if not ours:
+        if not seeds:
             continue
-        p, rows = (next(iter(ours.values()))[k] for k in ("p", "rows"))
+        p, rows = next((r["p"], r["rows"]) for r in runs if r["task"] == name)
         both = [s for s in ours if s in cma and cma[s]["budget"] >= 300]
         if p >= 11 and both:
             after = median(first_below(ours[s], best_after(cma[s], 300)) for s in both)
@@ -155,13 +168,15 @@ def targets(runs: list[Run]) -> list[str]:
     ]
 
 
-def page(runs: list[Run], text: str) -> str:
-    parts = [text, "## What was wanted\n", *targets(runs)]
+def page(runs: list[Run], before: str) -> str:
+    """The text above the first heading of `before`, the tables, and what `before` has from `EARLIER` on."""
+    parts = [before.partition("## ")[0].rstrip() + "\n", "## What was wanted\n", *targets(runs)]
     for name in TASKS:
         mine = [r for r in runs if r["task"] == name]
         if mine:
             parts += rows_of(name, mine)
-    return "\n".join(parts)
+    _, heading, earlier = before.partition(EARLIER)
+    return "\n".join(parts) + (f"\n{heading}{earlier}" if heading else "")
 
 
 def main() -> None:
@@ -174,12 +189,11 @@ def main() -> None:
         "--minutes", type=float, default=1e9, help="begin no run after so many minutes of processor time"
     )
     parser.add_argument(
-        "--page", type=Path, help="make the page of what is there; the text above its first '## ' stays"
+        "--page", type=Path, help="make the page of what is there; the text above its first '## ' and earlier runs stay"
     )
     given = parser.parse_args()
     if given.page is not None:
-        text = given.page.read_text().partition("## ")[0].rstrip() + "\n" if given.page.exists() else "# Search\n"
-        given.page.write_text(page(stored(), text))
+        given.page.write_text(page(stored(), given.page.read_text() if given.page.exists() else "# Search\n"))
         return
     done = {key(found) for found in stored()}
     for seed in range(given.seeds):
@@ -195,7 +209,7 @@ def main() -> None:
                     file.write(json.dumps(found) + "\n")
                 print(
                     f"{name:18s} {searcher:16s} seed {seed}: "
-                    f"CV {found['values'][0]:.4f} -> {min(found['values']):.4f}, "
+                    f"CV {found['falls'][0][1]:.4f} -> {found['falls'][-1][1]:.4f}, "
                     f"test {found['test start']:.4f} -> {found['test']:.4f}, {found['seconds']:.1f} s",
                     flush=True,
                 )

@@ -18,7 +18,7 @@ from sklearn.svm import SVC, SVR
 
 from pzobo.response.levenberg_marquardt import Terms
 from pzobo.sklearn import Linear, Log, Scale
-from pzobo.sklearn.losses import Outputs, row_loss
+from pzobo.sklearn.losses import Outputs, independent_rows, row_loss
 from pzobo.sklearn.space import Space
 
 
@@ -228,7 +228,8 @@ class Evaluation:
 
     def terms(self, prior: Any) -> Callable[[Any], Terms]:
         kind: Any = "nats" if self.outputs.classes is not None else "scale"
-        return lambda r: Terms(self.loss, len(self.X), kind, prior, self.loss.extra)
+        rows = independent_rows(self.pairs, np.ones(len(self.X)))
+        return lambda r: Terms(self.loss, rows, kind, prior, self.loss.extra)
 
     def _constants(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
         return Terms(self.loss, 1.0, extra=self.loss.extra).fitted(x, r, self.loss.extra)

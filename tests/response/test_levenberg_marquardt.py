@@ -105,6 +105,40 @@ def test_the_oldest_columns_are_renewed_and_the_others_follow_by_broyden() -> No
     assert measure(steps, curved) == [4, 0], "2 and 3 were renewed for that step"
 
 
+def test_steps_with_a_part_of_J_move_what_is_known() -> None:
+    """A linear response, blocks of two columns: each step lands on the optimum of the columns so far."""
+    steps = started(lambda x: A @ x - B, order=[3, 0, 4, 1, 2], block=2)
+    for columns, known in (([3, 0], [0, 3]), ([4, 1], [0, 1, 3, 4]), ([2], [0, 1, 2, 3, 4])):
+        assert measure(steps, lambda x: A @ x - B) == columns
+        steps.damping = 1e-12
+        x = steps.propose()
+        wanted = torch.zeros(5, dtype=torch.float64)
+        wanted[known] = torch.linalg.lstsq(A[:, known], B[:, None]).solution[:, 0]
+        assert torch.allclose(x, wanted, atol=1e-6)
+        assert steps.judge(x, A @ x - B)
+        assert torch.equal(steps.J[:, steps.age < 0], torch.zeros(30, 5 - len(known)).double())
+
+
+def test_a_variable_without_a_column_stays_whatever_f_says_of_x() -> None:
+    """f has a slope of its own in x; without the response it is half of the truth."""
+    terms = Terms(lambda x, r, c: r.square().mean() + x.sum(), 30, "nats", None)
+    steps = LevenbergMarquardt(terms, torch.zeros(5).double(), 100 * LOW, 100 * HIGH, 1e-4, 5, order=range(5), block=2)
+    steps.begin(steps.x0, curved(steps.x0))
+    measure(steps, curved)
+    moved = steps.propose() != 0
+    assert moved.tolist() == [True, True, False, False, False]
+
+
+def test_the_evidence_waits_for_all_of_J() -> None:
+    steps = started(lambda x: 0.02 * A @ x - B, "evidence", order=range(5), block=2)
+    seen = []
+    for _ in range(5):
+        turn(steps, lambda x: 0.02 * A @ x - B)
+        seen.append(steps.alpha)
+    assert seen[:2] == [1.0, 1.0]
+    assert seen[-1] != 1.0
+
+
 def test_descends_to_the_optimum() -> None:
     steps = started(curved, renew=2)
     values = [steps.best.value]

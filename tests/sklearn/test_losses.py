@@ -10,11 +10,12 @@ import torch
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
 from sklearn.svm import SVC, LinearSVC
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.response.levenberg_marquardt import Terms
-from pzobo.sklearn.losses import Outputs, row_loss
+from pzobo.sklearn.losses import Outputs, independent_rows, row_loss
 
 X, y = load_iris(return_X_y=True)
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 2, len(y))
@@ -98,3 +99,28 @@ def test_refused() -> None:
         row_loss("log_loss", outputs, X[:, 0], X[:, 0], None)
     with pytest.raises(OptionError, match='a classifier takes "log_loss"'):
         row_loss("squared_error", Outputs.of(SVC(), y), np.zeros((150, 3)), y, None)
+
+
+# How many rows they are worth
+
+
+@pytest.mark.parametrize(
+    ("cv", "wanted"),
+    [
+        (KFold(5), 200 / 2.25),
+        (KFold(2), 200 / 3),
+        (LeaveOneOut(), 200 / (1 + 200 / 199)),
+        (ShuffleSplit(8, test_size=0.25, random_state=0), 50 / (1 / 8 + 1 / 3)),
+    ],
+)
+def test_rows_that_folds_share_count_less(cv: Any, wanted: float) -> None:
+    """Nadeau and Bengio, Eq. 9: (1/K + m/l) / m is the variance of the mean, in those of a row."""
+    rows, ones = np.zeros((200, 1)), np.ones(200)
+    assert independent_rows(list(cv.split(rows)), ones) == pytest.approx(wanted)
+    masks = [tuple(np.isin(np.arange(200), side) for side in pair) for pair in cv.split(rows)]
+    assert independent_rows(masks, ones) == pytest.approx(wanted)
+
+
+def test_rows_of_no_weight_are_not_there() -> None:
+    weights = np.tile([2.0, 0.0], 100)
+    assert independent_rows(list(KFold(5).split(weights)), weights) == pytest.approx(100 / 2.25)

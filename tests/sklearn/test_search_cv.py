@@ -278,8 +278,12 @@ def test_options() -> None:
 
 
 def test_warnings_say_what_to_do() -> None:
-    with pytest.warns(SearchWarning, match="the last 2 hyperparameters stay"):
-        search(max_fits=27).fit(X, y)
+    with pytest.warns(SearchWarning, match="9 evaluations, and J has 7 columns: .* stay as they are"):
+        short = search(max_fits=27).fit(X, y)
+    unknown = np.isnan(short.response_).all(0)
+    assert 0 < unknown.sum() < 7
+    assert np.isfinite(short.response_[:, ~unknown]).all()
+    assert np.array_equal(short.best_params_["scale__log_scale"][unknown[:6]], np.zeros(unknown[:6].sum()))
     with pytest.warns(SearchWarning, match="40 rows for 7 hyperparameters"):
         search(max_fits=60).fit(X[:40], y[:40])
     space = {"scale__log_scale": Linear(-5, 5, size=6)}
@@ -307,4 +311,4 @@ def test_learning_the_folds_by_heart_is_told() -> None:
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
     search(max_fits=60, verbose=1).fit(X, y)
-    assert "[ResponseSearchCV] step 1: 11 of 20 evaluations; loss 0." in capsys.readouterr().out
+    assert "[ResponseSearchCV] step 1: 5 of 20 evaluations; loss 0." in capsys.readouterr().out

@@ -1,7 +1,8 @@
 """Where to look next, when the response of r to x is measured? Levenberg-Marquardt steps in a box, with a prior.
 
-The matrix J = dr/dx is measured by differences, column by column. It is kept from step to step: the oldest columns are
-renewed in turn, and every evaluation corrects it along its own step (Broyden, 1965).
+The matrix J = dr/dx is measured by differences, a block of columns at a time, with a step after each block: variables
+whose column is not known yet stay. J is kept from step to step: the oldest columns are renewed in turn, and every
+evaluation corrects it along its own step (Broyden, 1965).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Terms:
 
     Args:
         loss: f.
-        rows: n, how many independent observations f is a mean over.
+        rows: n, how many independent observations f is worth. Fewer than it is a mean over, where those hang together.
         kind: "nats" where n f is a negative log-likelihood (log loss); "scale" where n/2 log f is one, since the noise
             has an unknown variance (squared error).
         prior: the strength of the Gaussian prior at the start; "evidence" finds it, None is none.
@@ -92,6 +93,8 @@ class LevenbergMarquardt:
         renew: how many columns are renewed after a step.
         central: whether differences go both ways.
         enough: a step that promises fewer nats than this is not worth an evaluation.
+        order: in which order the columns are measured for the first time; None is that of x.
+        block: how many of them before the first step, and again before the next; None is all.
     """
 
     def __init__(
@@ -104,9 +107,13 @@ class LevenbergMarquardt:
         renew: int,
         central: bool = False,
         enough: float = 0.01,
+        order: Sequence[int] | None = None,
+        block: int | None = None,
     ) -> None:
         self.terms, self.x0, self.low, self.high = terms, x0, low, high
         self.width, self.renew, self.central, self.enough = width, renew, central, enough
+        self.order: Sequence[int] = range(len(x0)) if order is None else order
+        self.block = len(x0) if block is None else block
         self.damping, self.alpha = 1.0, self._first_alpha()
         self.base: Place | None = None
         self.J = torch.zeros(0, len(x0), dtype=x0.dtype)
@@ -146,10 +153,10 @@ class LevenbergMarquardt:
     # J
 
     def due(self) -> list[int]:
-        """The columns to measure now: all at first, then the oldest; more of them after a step that failed."""
-        new = (self.age < 0).nonzero().flatten().tolist()
+        """The columns to measure now: the next that are not known, then the oldest; more after a step that failed."""
+        new = [j for j in self.order if self.age[j] < 0]
         if new:
-            return new
+            return new[: self.block]
         count = min(self.renew * (1 + self.failures), len(self.age))
         old = [int(j) for j in self.age.argsort(stable=True)[:count]]
         return [j for j in old if self.age[j] < self.step]
@@ -199,7 +206,8 @@ class LevenbergMarquardt:
         """The next x to evaluate: f(x + s, r + J s) least in the box, with the prior, and with a price for long s."""
         here, p, terms = self.best, len(self.x0), self.terms
         weight, away = terms.weight(here.value), here.x - self.x0
-        if terms.prior == "evidence" and self.moved:
+        known = self.age >= 0
+        if terms.prior == "evidence" and self.moved and bool(known.all()):
             self.moved = False
             g, B = self._expansion()
             found = strength(weight * g, positive(weight * B), away, least=WIDEST)
@@ -212,8 +220,8 @@ class LevenbergMarquardt:
             return weight * (f(v) - here.value) + prior + 0.5 * damping * s.square().sum()
 
         free = torch.full_like(here.extra, math.inf)
-        low = torch.cat([(self.low - here.x).clamp(min=-LONGEST), -free])
-        high = torch.cat([(self.high - here.x).clamp(max=LONGEST), free])
+        low = torch.cat([torch.where(known, (self.low - here.x).clamp(min=-LONGEST), 0.0), -free])
+        high = torch.cat([torch.where(known, (self.high - here.x).clamp(max=LONGEST), 0.0), free])
         start = torch.cat([torch.zeros_like(self.x0), here.extra])
         v = newton(price, start, low, high, tol=0.01 * self.enough)
         s = v[:p]

@@ -1,4 +1,4 @@
-"""How is a budget of evaluations spent? A look at the smoothness, J, steps while they promise something, restarts."""
+"""How is a budget of evaluations spent? A look at smoothness, J and steps while they promise something, restarts."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class ResponseSearch:
             raise RoughResponseError("The predictions at the start are not finite numbers: look at the start.")
         terms = self.terms(r)
         self.smoothness = Smoothness()
-        self.steps = LevenbergMarquardt(
-            terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=max(1, math.ceil(len(self.x0) / 8))
-        )
+        block = math.ceil(len(self.x0) / 8)
+        self.steps = LevenbergMarquardt(terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=block, block=block)
         self.steps.begin(self.x0, r)
         self.places.append(self.steps.best)
         self.steps.width = self._width(r)
         if math.isnan(self.smoothness.kappa):
             return self.places[0]  # nothing responds
+        self.steps.order = torch.randperm(len(self.x0), generator=self.generator).tolist()
         self.descend()
         while self.left > 2 * (len(self.x0) + 1):
             before, worth = self.steps.state_dict(), self.steps.log_evidence()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,6 +123,26 @@ class RowLoss:
         return c[0] * outputs + shifts
 
 
+def independent_rows(pairs: Sequence[tuple[Any, Any]], weights: Any) -> float:
+    """How many independent rows the out-of-fold losses of a cross-validation are worth.
+
+    Models of different folds share rows to train on, so their errors hang together: the mean over K splits with m rows
+    to predict and l to train on has a variance of (1/K + m/l) v / m, not of v / (K m), with v that of a row (Nadeau and
+    Bengio, 2003, Eq. 9). With five folds n rows are worth n / 2.25.
+
+    Args:
+        pairs: rows to train on and rows to predict, one pair a split.
+        weights: of all rows; those of different weights are worth fewer (Kish, 1965).
+    """
+
+    def worth(rows: Any) -> float:
+        w = np.asarray(weights, dtype=float)[rows]
+        return float(w.sum() ** 2 / np.square(w).sum())
+
+    trained, predicted = (float(np.mean([worth(pair[side]) for pair in pairs])) for side in (0, 1))
+    return predicted / (1 / len(pairs) + predicted / trained)
+
+
 def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:
     """The loss of the out-of-fold rows.
 
@@ -134,12 +154,12 @@ def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLo
         weights: of the rows, or None.
     """
     given = np.ones(len(r)) if weights is None else np.asarray(weights, dtype=float)
-    w: Tensor = torch.as_tensor(given / given.mean())
+    w: Tensor = torch.tensor(given / given.mean())
     shape, calibrated = tuple(np.shape(r)), outputs.answer == "decision_function"
     if outputs.classes is None:
         if loss not in (None, "squared_error") and not callable(loss):
             raise OptionError(f'loss={loss!r}: a regressor takes "squared_error" or a function of torch tensors.')
-        targets = torch.as_tensor(np.asarray(y, dtype=float)).reshape(shape)
+        targets = torch.tensor(np.asarray(y, dtype=float)).reshape(shape)
         return RowLoss(loss if callable(loss) else "squared", shape, targets, w)
     if loss not in (None, "log_loss") and not callable(loss):
         raise OptionError(f'loss={loss!r}: a classifier takes "log_loss" or a function of torch tensors.')

@@ -18,7 +18,7 @@ from pzobo.options import positive, whole
 from pzobo.response.levenberg_marquardt import Place, Terms
 from pzobo.response.search import ResponseSearch
 from pzobo.sklearn.hooks import PredictingSearchCV, Splits, unwatched
-from pzobo.sklearn.losses import Outputs, RowLoss, row_loss
+from pzobo.sklearn.losses import Outputs, RowLoss, independent_rows, row_loss
 from pzobo.sklearn.report import Losses, Report, other_folds
 from pzobo.sklearn.space import USE_OPTUNA, Hyperparameter, Space
 
@@ -29,10 +29,11 @@ FEW_ROWS = 20
 class ResponseSearchCV(PredictingSearchCV):
     """Ten to a hundred continuous hyperparameters of any scikit-learn estimator, by cross-validation.
 
-    The out-of-fold predictions r are a function of the hyperparameters x, and the loss f(r) is known. p + 1 evaluations
-    measure the response matrix J = dr/dx (PZOBO with all coordinate directions); a Levenberg-Marquardt step on it is
-    the next x. J is kept: later steps renew an eighth of its columns. A Gaussian prior at the start, as strong as the
-    Laplace evidence says, holds hyperparameters that the rows tell nothing about.
+    The out-of-fold predictions r are a function of the hyperparameters x, and the loss f(r) is known. Evaluations
+    measure the response matrix J = dr/dx (PZOBO with all coordinate directions), an eighth of its columns at a time; a
+    Levenberg-Marquardt step on what is known of it is the next x. J is kept: later steps renew an eighth of its
+    columns. A Gaussian prior at the start, as strong as the Laplace evidence says, holds hyperparameters that the rows
+    tell nothing about.
 
     With fewer than about ten hyperparameters other searches do as well. Predictions must change smoothly: trees are
     refused, and so are whole numbers and choices. See the page "Search" of the documentation.
@@ -49,7 +50,7 @@ class ResponseSearchCV(PredictingSearchCV):
             evaluations.
         prior: "evidence" finds the strength of the prior; a number sets it (1 is a deviation of a tenth of the box);
             None is no prior.
-        n_jobs: as in `GridSearchCV`. The p evaluations that measure J are independent.
+        n_jobs: as in `GridSearchCV`. The evaluations that measure columns of J are independent.
         refit: as in `GridSearchCV`; the best candidate is that of the least loss and prior.
         cv: as in `GridSearchCV`.
         verbose: 1 tells of every step, 3 and more of every fit.
@@ -61,7 +62,7 @@ class ResponseSearchCV(PredictingSearchCV):
 
     Attributes:
         response_: J, an array of (rows, outputs..., p) in units of a hyperparameter: a tenth of its box. Rows are those
-            of X in the order of the folds.
+            of X in the order of the folds. A column that the budget was too small to measure is NaN.
         names_: the p names of its last axis.
         prior_: the strength of the prior at the end.
         report_: losses of the start and of the best candidate, on the folds, on other folds and on held-out rows.
@@ -168,8 +169,8 @@ class ResponseSearchCV(PredictingSearchCV):
             )
         if budget < p + 4:
             warnings.warn(
-                f"max_fits={self.max_fits} is {budget} evaluations, and J has {p} columns: the last {p + 4 - budget} "
-                f"hyperparameters stay as they are. Give {splits * (2 * p + 10)}, say.",
+                f"max_fits={self.max_fits} is {budget} evaluations, and J has {p} columns: hyperparameters whose "
+                f"column cannot be measured stay as they are. Give {splits * (2 * p + 10)}, say.",
                 SearchWarning,
                 stacklevel=4,
             )
@@ -203,7 +204,8 @@ class ResponseSearchCV(PredictingSearchCV):
             raise
         if kind == "start":
             self._look_at_rows(found[0])
-        return [None if r is None else torch.as_tensor(r).flatten() for r in found]
+        # Copies in torch's own memory: products of numbers that begin anywhere in memory can differ in their last bits.
+        return [None if r is None else torch.tensor(r).flatten() for r in found]
 
     def _look_at_rows(self, r: Any) -> None:
         """The loss of the out-of-fold rows; and whether there are enough of them."""
@@ -226,8 +228,8 @@ class ResponseSearchCV(PredictingSearchCV):
         return row_loss(self.loss, self._outputs, r, np.asarray(splits.y)[rows], weights)
 
     def _terms(self, r: Tensor) -> Terms:
-        w = np.ones(len(self._splits.y)) if self._weights is None else np.asarray(self._weights, dtype=float)
-        rows = float(w.sum() ** 2 / (w**2).sum())
+        weights = np.ones(len(self._splits.y)) if self._weights is None else self._weights
+        rows = independent_rows(self._splits.pairs, weights)
         prior = self.prior if self.prior in (None, "evidence") else float(self.prior)
         return Terms(self._loss, rows, "nats" if self._loss.form == "log" else "scale", prior, self._loss.extra)
 
@@ -246,7 +248,7 @@ class ResponseSearchCV(PredictingSearchCV):
         values = [place.value for place in run.places]
         self.cv_results_["loss"] = np.array(values)
         self.names_, self.roughness_, self.prior_ = space.names(), run.smoothness.kappa, run.steps.alpha
-        J = run.steps.J.numpy().reshape(*self._loss.shape, len(space))
+        J = run.steps.J.masked_fill(run.steps.age < 0, torch.nan).numpy().reshape(*self._loss.shape, len(space))
         rows = self._splits.rows
         self.response_ = J[np.argsort(rows)] if len(np.unique(rows)) == len(rows) else J
         folds = Losses(values[0], values[self._chosen])

@@ -169,7 +169,7 @@ class Space:
                 raise OptionError(f"The estimator has no parameter {name!r}; it has {', '.join(sorted(own))}.")
         self.parts: Mapping[str, Hyperparameter] = parts
         starts = [part.at_start(name, own[name]) for name, part in parts.items()]
-        self.start: Tensor = torch.as_tensor(np.concatenate(starts))
+        self.start: Tensor = torch.tensor(np.concatenate(starts))
         self.low: Tensor = torch.zeros_like(self.start)
         self.high: Tensor = torch.full_like(self.start, UNITS)
 
