@@ -36,7 +36,7 @@ def strength(g: Tensor, B: Tensor, d: Tensor, least: float = 1e-6, most: float =
         least: the weakest prior that makes sense.
         most: the strongest.
     """
-    bounds = torch.tensor([least, most], dtype=g.dtype).log()
+    bounds = torch.tensor([least, most], dtype=g.dtype, device=g.device).log()
     for _ in range(4):  # each look is 40 times finer than the one before
         grid = torch.linspace(float(bounds[0]), float(bounds[1]), 81, dtype=g.dtype)
         best = int(log_evidence(grid.exp(), g, B, d).argmax())

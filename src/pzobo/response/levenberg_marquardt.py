@@ -48,7 +48,7 @@ class Terms:
     rows: float
     kind: Literal["nats", "scale"] = "nats"
     prior: float | Literal["evidence"] | None = "evidence"
-    extra: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    extra: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64, device="cpu"))
 
     def weight(self, value: float) -> float:
         """d nats / d f."""
@@ -116,8 +116,8 @@ class LevenbergMarquardt:
         self.block = len(x0) if block is None else block
         self.damping, self.alpha = 1.0, self._first_alpha()
         self.base: Place | None = None
-        self.J = torch.zeros(0, len(x0), dtype=x0.dtype)
-        self.age = torch.full((len(x0),), -1)
+        self.J = torch.zeros(0, len(x0), dtype=x0.dtype, device=x0.device)
+        self.age = torch.full((len(x0),), -1, device="cpu")
         self.step = 0
         self.failures = 0
         self.promised = math.inf
@@ -126,7 +126,7 @@ class LevenbergMarquardt:
     def begin(self, x: Tensor, r: Tensor) -> None:
         """Start at x anew, with a J that is not known."""
         self.base = self.place(x, r, self.terms.extra)
-        self.J = torch.zeros(r.numel(), len(x), dtype=x.dtype)
+        self.J = torch.zeros(r.numel(), len(x), dtype=x.dtype, device=x.device)
         self.age.fill_(-1)
         self.damping, self.failures, self.promised = 1.0, 0, math.inf
         self.alpha, self.moved = self._first_alpha(), False

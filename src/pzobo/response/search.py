@@ -66,11 +66,11 @@ class ResponseSearch:
         self.steps.width = self._width(r)
         if math.isnan(self.smoothness.kappa):
             return self.places[0]  # nothing responds
-        self.steps.order = torch.randperm(len(self.x0), generator=self.generator).tolist()
+        self.steps.order = torch.randperm(len(self.x0), generator=self.generator, device="cpu").tolist()
         self.descend()
         while self.left > 2 * (len(self.x0) + 1):
             before, worth = self.steps.state_dict(), self.steps.log_evidence()
-            away = torch.randn(len(self.x0), generator=self.generator, dtype=self.x0.dtype)
+            away = torch.randn(len(self.x0), generator=self.generator, dtype=self.x0.dtype, device="cpu")
             x = (self.x0 + away).clamp(self.low, self.high)
             (found,) = self.look([x], "restart")
             if found is None:
@@ -122,7 +122,7 @@ class ResponseSearch:
 
     def _width(self, at: Tensor) -> float:
         """The width for which differences are nearest to a line: the first if it is good enough."""
-        signs = torch.randint(0, 2, self.x0.shape, generator=self.generator).to(self.x0) * 2 - 1
+        signs = torch.randint(0, 2, self.x0.shape, generator=self.generator, device="cpu").to(self.x0) * 2 - 1
         inward = torch.where(self.x0 > (self.low + self.high) / 2, -1.0, 1.0)
         near = ((self.x0 - self.low).minimum(self.high - self.x0)) < 2.0
         u = torch.where(near, inward, signs) / math.sqrt(len(self.x0))
