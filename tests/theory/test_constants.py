@@ -214,3 +214,23 @@ def test_the_reference_is_the_known_hypergradient():
         found = reference(flat)
         assert found.solved
         assert torch.allclose(found.gradient, problem.hypergradient(flat.x), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: pzobo.theory.theorem_1(Constants(**GOOD), K=0, N=5, gap=1.0), "K=0"),
+        (lambda: pzobo.theory.iterate_error_bound(Constants(**GOOD), N=5, S=0), "S=0"),
+        (lambda: pzobo.theory.stochastic_variance_bound(Constants(**GOOD), N=5, Q=0, mu=0.1, S=8, D_f=8), "Q=0"),
+        (lambda: pzobo.theory.verify(checks=["no"]), "there is no 'no'"),
+        (lambda: pzobo.theory.verify(problems=["no"]), "there is no 'no'"),
+        (lambda: pzobo.theory.logistic(gamma=-1.0), "gamma=-1.0"),
+        (lambda: pzobo.theory.logistic_constants(logistic(), radius=-1.0), "radius=-1.0"),
+        (lambda: quadratic(mu_g=-1.0), "mu_g=-1.0"),
+        (lambda: pzobo.Gaussian(seed="a"), "seed='a'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_numbers_that_make_no_sense_are_a_sentence(call, name):
+    with pytest.raises(OptionError, match=name):
+        call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pzobo.options import positive
 from pzobo.outer.problem import Problem
 
 
@@ -32,11 +33,16 @@ def quadratic(
     Returns:
         A `Problem` with x of p numbers, y of d, and the exact `hypergradient` and `solution`.
 
+    Raises:
+        OptionError: mu_g or L_g is not positive.
+
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)
         >>> problem.x0.shape, problem.y0.shape, problem.hypergradient(problem.x0).shape
         (torch.Size([3]), torch.Size([2]), torch.Size([3]))
     """
+    for name, eigenvalue in (("mu_g", mu_g), ("L_g", L_g)):
+        positive(name, eigenvalue)
     generator = torch.Generator().manual_seed(seed)
     basis, _ = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))
     A = (basis * torch.linspace(mu_g, L_g, d, dtype=torch.float64)) @ basis.T

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import OptionError
+from pzobo.options import positive
 from pzobo.outer.problem import Problem
 from pzobo.problems.quadratic_problem import quadratic
 from pzobo.theory.assumptions import Constants
@@ -109,11 +110,15 @@ def logistic_constants(problem: Problem, radius: float, *, per_sample: bool = Fa
     Returns:
         The `Constants`, exact.
 
+    Raises:
+        OptionError: the radius is not positive.
+
     Examples:
         >>> c = pzobo.theory.logistic_constants(pzobo.theory.logistic(p=2, d=3), radius=1.0)
         >>> c.mu_g, c.tau
         (0.5, 0.0)
     """
+    positive("radius", radius)
     rows, B, gamma = problem.train
     rows, B, other = rows.double(), B.double(), problem.val.double()
     length, other_length = (torch.linalg.vector_norm(r, dim=1) for r in (rows, other))

@@ -261,11 +261,15 @@ def theorem_mu(c: Constants, K: int) -> float:
     Returns:
         mu.
 
+    Raises:
+        OptionError: K is no whole number, or less than 1.
+
     Examples:
         >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
         >>> round(pzobo.theory.theorem_mu(c, K=100), 4)
         0.0136
     """
+    check_settings(K=K)
     return 1 / math.sqrt(K * c.d * c.p**3)
 
 
@@ -280,11 +284,15 @@ def theorem_beta(c: Constants, K: int, *, L_Phi: float | None = None) -> float:
     Returns:
         beta.
 
+    Raises:
+        OptionError: K is no whole number, or less than 1.
+
     Examples:
         >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
         >>> pzobo.theory.theorem_beta(c, K=400) / pzobo.theory.theorem_beta(c, K=100)
         0.5
     """
+    check_settings(K=K)
     return 1 / ((hypergradient_lipschitz(c) if L_Phi is None else L_Phi) * math.sqrt(K))
 
 

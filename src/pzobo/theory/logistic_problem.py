@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pzobo.options import positive
 from pzobo.outer.problem import Problem
 
 
@@ -39,11 +40,16 @@ def logistic(
     Returns:
         A `Problem` with x of p numbers and y of d.
 
+    Raises:
+        OptionError: gamma or scale is not positive.
+
     Examples:
         >>> problem = pzobo.theory.logistic(p=2, d=3, n=10)
         >>> problem.x0.shape, problem.y0.shape, problem.train[0].shape
         (torch.Size([2]), torch.Size([3]), torch.Size([10, 3]))
     """
+    for name, number in (("gamma", gamma), ("scale", scale)):
+        positive(name, number)
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

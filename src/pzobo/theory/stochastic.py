@@ -149,11 +149,15 @@ def iterate_error_bound(c: Constants, *, N: int, S: int) -> float:
     Returns:
         The bound.
 
+    Raises:
+        OptionError: S is no whole number, or less than 1.
+
     Examples:
         >>> c = pzobo.theory.constants(pzobo.problems.quadratic(p=3, d=2))
         >>> pzobo.theory.iterate_error_bound(c, N=20, S=64) > pzobo.theory.iterate_error_bound(c, N=40, S=64)
         True
     """
+    check_settings(S=S)
     q = c.contraction(c.alpha)
     return q ** (2 * N) * c.D**2 + c.sigma**2 / (c.mu_g * c.L * S)
 
@@ -258,6 +262,7 @@ def stochastic_variance_bound(
     """
     if D_f < 1:
         raise OptionError(f"D_f={D_f!r}: the outer batch size must be at least 1.")
+    check_settings(Q=Q, mu=mu)
     smoothing = 4 * c.M**2 * mu**2 * c.d * jacobian_lipschitz(c) ** 2
     return StochasticVariance(
         directions=8 * c.M**2 * (1 + 1 / D_f) * (4 * c.p + 15) / Q * c.kappa**2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from pzobo.errors import OptionError
 from pzobo.theory import sweeps, sweeps_stochastic
 from pzobo.theory.measurements import Sweep, Verification
 from pzobo.theory.sweeps import Grid
@@ -44,7 +45,7 @@ def verify(
         A `Verification`: one sweep for each statement, problem and grid.
 
     Raises:
-        KeyError: there is no such check.
+        OptionError: there is no such check, or no such problem.
 
     Examples:
         >>> grid = pzobo.theory.Grid(draws=20, Q=(1, 4, 16))
@@ -55,6 +56,9 @@ def verify(
     grid = Grid() if grid is None else grid
     start = time.perf_counter()
 
+    for what, names, known in (("checks", checks or (), CHECKS), ("problems", problems, ("quadratic", "logistic"))):
+        if unknown := [name for name in names if name not in known]:
+            raise OptionError(f"{what}: there is no {unknown[0]!r}; there are {', '.join(map(repr, known))}.")
     todo = [(name, problem) for name in (CHECKS if checks is None else checks) for problem in problems]
 
     def run() -> Iterator[Sweep]:

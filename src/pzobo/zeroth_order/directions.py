@@ -61,7 +61,7 @@ class Sampler(ABC):
         portable: draw on the CPU, and copy each direction to where x is.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> x = torch.ones(3, requires_grad=True)
@@ -78,6 +78,8 @@ class Sampler(ABC):
     def __post_init__(self) -> None:
         if self.seed is not None and self.generator is not None:
             raise OptionError(f"{type(self).__name__} got both seed= and generator=; give one of them.")
+        if self.seed is not None and (isinstance(self.seed, bool) or not hasattr(self.seed, "__index__")):
+            raise OptionError(f"{type(self).__name__}: seed={self.seed!r}: must be a whole number.")
         if self.seed is not None:
             object.__setattr__(self, "generator", torch.Generator().manual_seed(self.seed))
 
@@ -153,7 +155,7 @@ class Gaussian(Independent):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.Gaussian(seed=0).relative_error(10, 2)        # p = 10, Q = 2
@@ -177,7 +179,7 @@ class Sphere(Independent):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.Sphere(seed=0).relative_error(10, 2)        # p = 10, Q = 2
@@ -199,7 +201,7 @@ class Rademacher(Independent):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.Rademacher(seed=0).relative_error(10, 2)        # p = 10, Q = 2
@@ -241,7 +243,7 @@ class Orthogonal(_Basis):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.Orthogonal(seed=0).relative_error(10, 2)        # p = 10, Q = 2
@@ -278,7 +280,7 @@ class Coordinate(_Basis):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.Coordinate(seed=0).relative_error(10, 2)        # p = 10, Q = 2
@@ -303,7 +305,7 @@ class UnitPerTensor(Independent):
         portable: draw on the CPU, so that all devices get the same directions.
 
     Raises:
-        OptionError: both `seed` and `generator` are given.
+        OptionError: both `seed` and `generator` are given, or `seed` is no whole number.
 
     Examples:
         >>> pzobo.UnitPerTensor(seed=0).relative_error(10, 2)        # p = 10, Q = 2
