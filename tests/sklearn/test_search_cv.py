@@ -237,6 +237,12 @@ def test_fits_that_fail() -> None:
         warnings.simplefilter("ignore")
         found = search(model, space, max_fits=75).fit(X, y)
         assert found.report_.folds.best < found.report_.folds.start
+        # A call in which every fit fails has no row; the others keep theirs, and the best its place.
+        losses = found.cv_results_["loss"]
+        assert len(losses) == len(found.cv_results_["params"]) < found.report_.evaluations
+        assert losses[found.best_index_] == found.report_.folds.best
+        again = search(model.set_params(**found.best_params_), space, max_fits=20).fit(X, y)
+        assert again.report_.folds.start == pytest.approx(found.report_.folds.best)
         with pytest.raises(ValueError, match="too little"):
             search(model, {"fragile__alpha": Log(1e-3, 0.2)}, error_score="raise", max_fits=75).fit(X, y)
 

@@ -18,6 +18,8 @@ Evaluate = Callable[[Sequence[Tensor], str], Sequence[Tensor | None]]
 
 FIRST_WIDTH = 0.1
 """Of differences: a hundredth of a box of ten units."""
+SAME = 1e-6
+"""Two fits may differ by this part: rounding in another order."""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class ResponseSearch:
         budget: how many evaluations at most, that of the start among them.
         generator: of the direction in which smoothness is tried, and of restarts.
         tell: called after each step.
+        drawn: whether evaluations may draw random numbers. Then the start is evaluated twice, and must give the same r.
     """
 
     terms: Callable[[Tensor], Terms]
@@ -43,6 +46,7 @@ class ResponseSearch:
     budget: int
     generator: torch.Generator
     tell: Callable[[ResponseSearch], None] = lambda search: None
+    drawn: Callable[[], bool] = lambda: False
     places: list[Place] = field(default_factory=list, init=False)
     """All that was evaluated, in order."""
     smoothness: Smoothness = field(init=False)
@@ -63,6 +67,8 @@ class ResponseSearch:
         self.steps = LevenbergMarquardt(terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=block, block=block)
         self.steps.begin(self.x0, r)
         self.places.append(self.steps.best)
+        if self.drawn():
+            self._repeat(r)
         self.steps.width = self._width(r)
         if math.isnan(self.smoothness.kappa):
             return self.places[0]  # nothing responds
@@ -119,6 +125,15 @@ class ResponseSearch:
         """Whether all places so far have the same loss, up to what is worth an evaluation."""
         nats = [self.steps.terms.nats(place.value) for place in self.places]
         return max(nats) - min(nats) < self.steps.enough
+
+    def _repeat(self, r: Tensor) -> None:
+        """Refuse what answers the same question in two ways: differences of it are differences of what was drawn."""
+        (again,) = self.look([self.x0], "repeat")
+        if again is None or float((again - r).norm()) > SAME * float(r.norm()):
+            raise RoughResponseError(
+                "Two fits at the start do not predict the same: something is drawn anew at each fit. Give every "
+                "random_state a number; or use a search that takes noise, such as Optuna."
+            )
 
     def _width(self, at: Tensor) -> float:
         """The width for which differences are nearest to a line: the first if it is good enough."""

@@ -85,7 +85,8 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
     """A search of scikit-learn whose candidates give predictions.
 
     A subclass has `_search(evaluate)`; `self._outputs_of(candidates)` are the outputs of the held-out rows, split after
-    split, or None where a fit failed. `self._chosen` is the number of the best candidate.
+    split, or None where a fit failed. `self._chosen` is the row of the best candidate in `cv_results_`, which has none
+    of a call in which every fit failed: `self._recorded` tells which candidates have one.
     """
 
     def _start(self, outputs: Outputs) -> None:
@@ -93,10 +94,19 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
         self._watching: Outputs | None = outputs
         self._splits = Splits(self.cv, is_classifier(self.estimator))
         self._collected: list[Any] = []
+        self._recorded: list[bool] = []
         self._chosen = 0
         self._kept: int | None = None
 
-    _temporary: ClassVar[tuple[str, ...]] = ("_watching", "_splits", "_collected", "_chosen", "_kept", "_evaluate")
+    _temporary: ClassVar[tuple[str, ...]] = (
+        "_watching",
+        "_splits",
+        "_collected",
+        "_recorded",
+        "_chosen",
+        "_kept",
+        "_evaluate",
+    )
     """What only a search in progress has. It does not go to other processes."""
 
     def _end(self) -> None:
@@ -132,7 +142,9 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
         except ValueError as error:
             if not before or "fits failed" not in str(error) or self.error_score == "raise":
                 raise
+            self._recorded += [False] * len(candidates) if splits is None else []
             return [None] * len(candidates)
+        self._recorded += [True] * len(candidates) if splits is None else []
         found = self._collected[before:]
         each = len(self._splits.pairs)
         return [_joined(found[first : first + each]) for first in range(0, len(found), each)]

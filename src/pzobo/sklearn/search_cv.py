@@ -92,7 +92,7 @@ class ResponseSearchCV(PredictingSearchCV):
 
     _temporary = (
         *PredictingSearchCV._temporary,
-        *("_own_params", "_space", "_weights", "_random", "_run", "_loss", "_guarded", "_outputs"),
+        *("_own_params", "_space", "_weights", "_random", "_run", "_best", "_loss", "_guarded", "_outputs"),
     )
 
     def __init__(
@@ -184,13 +184,15 @@ class ResponseSearchCV(PredictingSearchCV):
             budget,
             torch.Generator().manual_seed(seed),
             self._tell,
+            self._drawn,
         )
         try:
             best = self._run.run()
         except RoughResponseError as error:
             advice = f" If {self._tolerances()} is coarse, a hundredth of it may do." if self._tolerances() else ""
             raise RoughResponseError(f"{error}{advice}") from None
-        self._chosen = next(i for i, place in enumerate(self._run.places) if place is best)
+        self._best = best
+        self._chosen = sum(self._recorded[: next(i for i, place in enumerate(self._run.places) if place is best)])
         self._guarded = self._on_other_folds(best, seed) if self.guard else None
 
     def _evaluate_at(self, points: Sequence[Tensor], kind: str) -> list[Tensor | None]:
@@ -246,12 +248,12 @@ class ResponseSearchCV(PredictingSearchCV):
     def _finish(self, held_out: Losses | None) -> None:
         run, space = self._run, self._space
         values = [place.value for place in run.places]
-        self.cv_results_["loss"] = np.array(values)
+        self.cv_results_["loss"] = np.array(values)[self._recorded]
         self.names_, self.roughness_, self.prior_ = space.names(), run.smoothness.kappa, run.steps.alpha
         J = run.steps.J.masked_fill(run.steps.age < 0, torch.nan).numpy().reshape(*self._loss.shape, len(space))
         rows = self._splits.rows
         self.response_ = J[np.argsort(rows)] if len(np.unique(rows)) == len(rows) else J
-        folds = Losses(values[0], values[self._chosen])
+        folds = Losses(values[0], self._best.value)
         self.report_ = Report(
             folds, self._guarded, held_out, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
         )
@@ -271,6 +273,10 @@ class ResponseSearchCV(PredictingSearchCV):
                 SearchWarning,
                 stacklevel=3,
             )
+
+    def _drawn(self) -> bool:
+        """Whether a fit may draw random numbers that nobody has seeded."""
+        return any(k.rpartition("__")[2] == "random_state" and v is None for k, v in self._own_params.items())
 
     def _tolerances(self) -> str:
         """The estimator's tolerances, as `name=value`."""
@@ -293,7 +299,7 @@ class ResponseSearchCV(PredictingSearchCV):
         X_test, y_test = test
         routed = self._get_routed_params_for_fit(params).estimator.fit
         losses = []
-        for place in (self._run.places[0], self._run.places[self._chosen]):
+        for place in (self._run.places[0], self._best):
             model = clone(self.estimator).set_params(**self._space.values(place.x)).fit(X, y, **routed)
             r = outputs(model, X_test)
             losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None), r, place))
