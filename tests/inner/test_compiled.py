@@ -165,7 +165,7 @@ def test_what_changes_is_seen(kind: str, jacobian: Any, monkeypatch: pytest.Monk
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["torch_models", "pzobo_losses", "torch", "losses"])
+@pytest.mark.parametrize("name", ["torch_models", "torch_dot_models", "pzobo_losses", "torch", "losses"])
 def test_globals_of_any_module_of_the_user(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = "mine" if name == "torch" else ""
     (tmp_path / folder).mkdir(exist_ok=True)
@@ -175,6 +175,15 @@ def test_globals_of_any_module_of_the_user(name: str, tmp_path: Path, monkeypatc
     argmins = both(lambda x, y, batch: module.scaled(bowl(x, y)))
     for module.scale in (1.0, 1.5):
         assert_alike(argmins)
+
+
+def test_a_function_of_torch_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loss itself calls is looked at, although torch's own modules are not."""
+    argmins = both(lambda x, y, batch: bowl(x, torch.nn.functional.softplus(y)))
+    values = [assert_alike(argmins)]
+    monkeypatch.setattr(torch.nn.functional, "softplus", torch.nn.functional.silu)
+    values.append(assert_alike(argmins))
+    assert relative_error(*values) > 1e-2
 
 
 # Numbers of Python

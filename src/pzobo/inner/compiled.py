@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
+import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -54,7 +55,9 @@ class Compiled:
         instead: Callable[..., Any] | None = None,
     ) -> None:
         self._plain = plain or function
-        self._function = torch.compile(_own_code(function), backend=_inductor, fullgraph=True)
+        self._function = torch.compile(
+            _own_code(function), backend=_inductor, fullgraph=True, options={"guard_filter_fn": _worth_a_look}
+        )
         self._instead = instead
         self._in_use: Callable[..., Any] = self._compiled
 
@@ -63,7 +66,7 @@ class Compiled:
 
     def _compiled(self, *args: Any) -> Any:
         try:
-            with _hooks_guarded():
+            with _HooksGuarded():
                 return self._function(*args)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             return self._give_up(*args)
@@ -94,19 +97,38 @@ class Compiled:
         return answer
 
 
-@contextmanager
-def _hooks_guarded() -> Iterator[None]:
+def _worth_a_look(guards: Sequence[Any]) -> list[bool]:
+    """All guards but those that look whether torch's own modules are still the same: three quarters of them.
+
+    What belongs to a user's module is named by that one, also if it is torch that the module has imported.
+    """
+    return [not (guard.name.startswith("__import__('torch').") or _of_torch(guard.name)) for guard in guards]
+
+
+def _of_torch(name: str) -> bool:
+    """Whether a guard is named as a global of a module of torch: G['__import_torch_dot_func'].grad, say."""
+    found = re.match(r"G\['__import_(\w+)'\]", name)
+    module = found[1].replace("_dot_", ".") if found else ""
+    return module.partition(".")[0] == "torch" and module in sys.modules
+
+
+class _HooksGuarded:
     """Hooks of modules that are first called in a later call are guarded too, whatever the user has set."""
-    override = _override()
-    if override is None:
-        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
-            yield
-        return
-    before = override.set(False)
-    try:
-        yield
-    finally:
-        override.reset(before)
+
+    def __enter__(self) -> None:
+        self._override: Any = _override()
+        self._before: Any
+        if self._override is None:
+            self._before = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+            self._before.__enter__()
+        else:
+            self._before = self._override.set(False)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._override is None:
+            self._before.__exit__(*error)
+        else:
+            self._override.reset(self._before)
 
 
 def _override() -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -142,8 +143,6 @@ class InnerProblem(ABC):
         self.y0, self.data = call.y0, call.data
         self.replay, self.check, self.questions = call.replay, call.check, call.questions
         self.split = call.split
-        self.eps = max(working_eps(call.y0), call.eps)
-        """The relative rounding of g where the base path is run: of its dtype, or of autocast or TF32."""
         self._own = len(inputs)
         self.inputs = (*inputs, *[t for _, t in call.starts])
         self.variables: Leaves = tuple(t.detach() for t in self.inputs)
@@ -212,6 +211,11 @@ class InnerProblem(ABC):
         """y^N at these values of the variables."""
         solver: Solver = self.solver
         return solver.solve(self, values, functional)
+
+    @cached_property
+    def eps(self) -> float:
+        """The relative rounding of g where the base path is run: of its dtype, or of autocast or TF32."""
+        return max(working_eps(self.y0, self.replay.autocast), self.call.eps)
 
     def rounding(self, y: Leaves) -> Tensor:
         """The length by which rounding may change y: that of storing it, and of what was added to y0 on the way."""

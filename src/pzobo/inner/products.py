@@ -30,7 +30,9 @@ class Place(Protocol):
 
     kernel: Kernel
     questions: Questions
-    eps: float
+
+    @property
+    def eps(self) -> float: ...
 
 
 def check_products(products: str) -> None:

@@ -163,6 +163,8 @@ def _before_calls(note: Callable[[nn.Module], None]) -> Iterator[None]:
 
 def _fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Put values into buffers; a graph that saved a buffer does not notice."""
+    if not pairs:
+        return
     with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffer for buffer, _ in pairs)):
         for buffer, value in pairs:
             buffer.copy_(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,15 @@ def dtype_eps(leaves: Sequence[Tensor]) -> float:
     return max(torch.finfo(t.dtype).eps for t in leaves)
 
 
-def working_eps(leaves: Sequence[Tensor]) -> float:
-    """The relative rounding of a function of these tensors that is computed here and now."""
+def working_eps(leaves: Sequence[Tensor], autocast: Mapping[str, torch.dtype] | None = None) -> float:
+    """The relative rounding of a function of these tensors, where these devices autocast to these dtypes: by default
+    those that do so here and now."""
     eps = dtype_eps(leaves)
     for kind in {t.device.type for t in leaves} - {"meta"}:
-        if torch.is_autocast_enabled(kind):
+        if autocast is None and torch.is_autocast_enabled(kind):
             eps = max(eps, torch.finfo(torch.get_autocast_dtype(kind)).eps)
+        if autocast is not None and kind in autocast:
+            eps = max(eps, torch.finfo(autocast[kind]).eps)
         if any(t.dtype == torch.float32 and t.device.type == kind for t in leaves):
             eps = max(eps, *(COARSE.get(setting, 0.0) for setting in _allowed(kind)))
     return eps

@@ -71,6 +71,11 @@ class Replay:
         self.stop()
 
     @property
+    def autocast(self) -> dict[str, torch.dtype]:
+        """What devices autocast to, where they do."""
+        return {kind: dtype for kind, enabled, dtype in self._autocast if enabled}
+
+    @property
     def random(self) -> bool:
         """Whether the first evaluation drew random numbers."""
         return bool(self._random)
@@ -154,14 +159,17 @@ def rewinder(tensors: Sequence[Tensor]) -> Callable[[], None]:
     return lambda: _set(states)
 
 
-@contextmanager
-def random_state_kept(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+class random_state_kept:
     """What is drawn inside, on the CPU and on these devices, leaves no trace."""
-    before = _states(devices)
-    try:
-        yield
-    finally:
-        _set(before)
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self._devices = devices
+
+    def __enter__(self) -> None:
+        self._before = _states(self._devices)
+
+    def __exit__(self, *error: object) -> None:
+        _set(self._before)
 
 
 @contextmanager
@@ -182,15 +190,15 @@ def forked(seed: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def uncached() -> Iterator[None]:
+class uncached:
     """Autocast without its cache, which would keep a copy of every y of a path."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
+
+    def __enter__(self) -> None:
+        self._before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_autocast_cache_enabled(self._before)
 
 
 @contextmanager

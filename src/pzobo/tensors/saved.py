@@ -6,25 +6,23 @@ the gradients of inner steps that come and go. And `torch.func` refuses to run w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 
-@contextmanager
-def no_saved_tensor_hooks() -> Iterator[None]:
+class no_saved_tensor_hooks:
     """The caller's hooks are put aside inside."""
-    hooks, aside = _hooks(), []
-    while hooks is not None and (top := hooks._top_saved_tensors_default_hooks(False)) is not None:
-        aside.append(top)
-        hooks._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pack, unpack in reversed(aside):
-            hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+    def __enter__(self) -> None:
+        self._hooks, self._aside = _hooks(), list[Any]()
+        while self._hooks is not None and (top := self._hooks._top_saved_tensors_default_hooks(False)) is not None:
+            self._aside.append(top)
+            self._hooks._pop_saved_tensors_default_hooks()
+
+    def __exit__(self, *error: object) -> None:
+        for pack, unpack in reversed(self._aside):
+            self._hooks._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def graph_is_kept() -> bool:

@@ -126,15 +126,15 @@ def accumulator(leaves: Sequence[Tensor]) -> torch.dtype:
 
 def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """<a, b>, half precisions accumulated in float32."""
-    terms = [
-        torch.dot(s.reshape(-1).to(dtype), t.reshape(-1).to(dtype))
-        for s, t, dtype in (
-            (s, t, torch.promote_types(wide(s.dtype), wide(t.dtype))) for s, t in zip(a, b, strict=True)
-        )
-    ]
+    terms = [_dot(s.reshape(-1), t.reshape(-1)) for s, t in zip(a, b, strict=True)]
     if len(terms) == 1:
         return terms[0]
     return torch.stack([term.to(terms[0].device, accumulator(terms)) for term in terms]).sum()
+
+
+def _dot(s: Tensor, t: Tensor) -> Tensor:
+    dtype = torch.promote_types(wide(s.dtype), wide(t.dtype))
+    return torch.dot(s if s.dtype == dtype else s.to(dtype), t if t.dtype == dtype else t.to(dtype))
 
 
 def norm(leaves: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
