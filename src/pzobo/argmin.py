@@ -29,10 +29,10 @@ from pzobo.inner.problem import Call, InnerProblem, Reached
 from pzobo.inner.questions import Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Iterative, Solver
-from pzobo.jacobians.auto import Auto
 from pzobo.jacobians.base import Jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.directional import Directional
+from pzobo.jacobians.over_rows import check_rows
 from pzobo.jacobians.verdict import look_at, say_strangers
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
@@ -389,20 +389,3 @@ class Argmin:
             check_x([t for t in x_leaves if isinstance(t, Tensor) and t.is_floating_point()])
             raise DivergenceError(diagnose(inner))
         return y
-
-
-def check_rows(solver: Solver, jacobian: Jacobian, prepared: bool, compile: bool) -> None:
-    """Refuse what cannot have its data on many ranks."""
-    why = ""
-    if compile:
-        why = "compiled code does not wait for other ranks: use compile=False"
-    elif isinstance(jacobian, Auto):
-        why = "Auto chooses by time, which differs from rank to rank: name the Jacobian"
-    elif solver.opaque:
-        why = "a black box takes its rows by itself"
-    elif prepared and (isinstance(solver, ClosedForm) or jacobian.only_at_z):
-        why = 'with prepare, each rank has its own rows of z: a closed form, or at="z", would need all'
-    elif prepared and getattr(jacobian, "products", "autodiff") == "difference":
-        why = 'with prepare, the ranks would look for different lengths of a difference: use products="forward"'
-    if why:
-        raise RequirementError(f'split="data": {why}.')
