@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before torch is imported: what an earlier run compiled must not count.
+# Before torch is imported: what an earlier run compiled must not count. Precompiled headers are beside other files.
 _CACHE = tempfile.TemporaryDirectory()
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = _CACHE.name
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TMPDIR"] = tempfile.tempdir = _CACHE.name
 
 import torch  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402

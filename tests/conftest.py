@@ -1,14 +1,18 @@
 """How do property tests run, and what does the end of a test run tell? Without a deadline, since machines are noisy; in
-CI with the same examples every time. The end tells how many damaged files were tried."""
+CI with the same examples every time. The end tells how many damaged files were tried. And torch's headers are
+precompiled, since hundreds of functions are compiled."""
 
 import os
 from typing import Any
 
 from hypothesis import settings
 
+from pzobo.inner import compiled
+
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+compiled.CONFIG["cpp_cache_precompile_headers"] = True
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
