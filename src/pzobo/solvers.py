@@ -63,6 +63,7 @@ class GD(Iterative):
     tol: float = field(default=0.0, kw_only=True)
     numbers = ("lr", "weight_decay")
     limits = _RATES
+    linear = True
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return trees.add(y, gradient, -self.lr), state
@@ -109,6 +110,7 @@ class HeavyBall(Iterative):
     nesterov: bool = field(default=False, kw_only=True)
     numbers = ("lr", "momentum", "weight_decay")
     limits = _RATES | {"momentum": _BELOW_ONE}
+    linear = True
 
     def init(self, y: Leaves) -> Leaves:
         return trees.zeros(y)
@@ -166,7 +168,6 @@ class Adam(Iterative):
     gives = frozenset({"gradient", "path"})
     numbers = ("lr", "betas", "eps", "weight_decay")
     limits = _RATES | {"betas": _BELOW_ONE, "eps": positive}
-    linear = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", _pairs(f"{type(self).__name__}: betas", self.betas))

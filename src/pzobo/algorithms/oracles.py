@@ -77,6 +77,7 @@ class _Slope(Iterative):
     """A "step" whose answer is the gradient itself, so that the tangent of a step is that of the gradient."""
 
     steps: int = 1
+    linear = True
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return gradient, state
