@@ -102,6 +102,14 @@ class NotLinear(Trust):
     linear = True
 
 
+class Affine(pzobo.GD):
+    numbers = ()
+    linear = True
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return tuple(t + 0.1 for t in super().update(gradient, y, state)[0]), state
+
+
 class Random(pzobo.GD):
     numbers = ()
 
@@ -132,6 +140,7 @@ class Shapes(pzobo.GD):
         (Writes(0.1, 1), "writes into its arguments"),
         (WrongPull(0.1, 0.7, 1), "pull is not the transposed derivative"),
         (NotLinear(0.3, 0.2, 1), "is not linear"),
+        (Affine(0.3, 1), "moves a y of zeros"),
         (Random(0.1, 1), "is it random"),
         (Forgets(0.1, 0.7, 1), "pull is not the transposed derivative"),
         (Shapes(0.1, 1), "shapes and dtypes"),
