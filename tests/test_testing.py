@@ -102,6 +102,14 @@ class NotLinear(Trust):
     linear = True
 
 
+class Affine(pzobo.GD):
+    numbers = ()
+    linear = True
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return tuple(t + 0.1 for t in super().update(gradient, y, state)[0]), state
+
+
 class Random(pzobo.GD):
     numbers = ()
 
@@ -113,6 +121,7 @@ class Forgets(pzobo.HeavyBall):
     """Detaches its momentum, so that autograd does not see it."""
 
     numbers = ("lr", "momentum")
+    pull = pzobo.HeavyBall.pull
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return super().update(gradient, y, tuple(t.detach() for t in state))
@@ -131,6 +140,7 @@ class Shapes(pzobo.GD):
         (Writes(0.1, 1), "writes into its arguments"),
         (WrongPull(0.1, 0.7, 1), "pull is not the transposed derivative"),
         (NotLinear(0.3, 0.2, 1), "is not linear"),
+        (Affine(0.3, 1), "moves a y of zeros"),
         (Random(0.1, 1), "is it random"),
         (Forgets(0.1, 0.7, 1), "pull is not the transposed derivative"),
         (Shapes(0.1, 1), "shapes and dtypes"),
@@ -142,3 +152,28 @@ class Shapes(pzobo.GD):
 def test_what_is_wrong_is_said(solver: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_solver(solver)
+
+
+class Clipped(pzobo.GD):
+    """Neither linear, as GD is, nor with GD's transpose; it says neither."""
+
+    def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return trees.add(y, [t / (1 + t.square()) for t in gradient], -self.lr), state
+
+
+@pytest.mark.parametrize("products", ["autodiff", "forward", "difference"])
+def test_what_is_known_of_an_update_is_not_inherited_by_another_one(products: Any) -> None:
+    x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
+    y0 = torch.zeros(2, dtype=torch.float64)
+
+    def inner_loss(x: Any, y: Any, batch: None) -> Any:
+        return (y - x).square().sum() + (x * y**3).sum()
+
+    y = y0.clone().requires_grad_()
+    for _ in range(4):
+        (slope,) = torch.autograd.grad(inner_loss(x, y, None), y, create_graph=True)
+        y = y - 0.1 * slope / (1 + slope.square())
+    (expected,) = torch.autograd.grad(y.sum(), x)
+    argmin = pzobo.Argmin(inner_loss, solver=Clipped(0.1, 4), jacobian=pzobo.Unrolled(products=products))
+    (found,) = torch.autograd.grad(argmin(x, y0).sum(), x)
+    assert torch.allclose(found, expected, rtol=1e-6)

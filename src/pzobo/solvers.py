@@ -63,6 +63,7 @@ class GD(Iterative):
     tol: float = field(default=0.0, kw_only=True)
     numbers = ("lr", "weight_decay")
     limits = _RATES
+    linear = True
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return trees.add(y, gradient, -self.lr), state
@@ -109,6 +110,7 @@ class HeavyBall(Iterative):
     nesterov: bool = field(default=False, kw_only=True)
     numbers = ("lr", "momentum", "weight_decay")
     limits = _RATES | {"momentum": _BELOW_ONE}
+    linear = True
 
     def init(self, y: Leaves) -> Leaves:
         return trees.zeros(y)
@@ -119,8 +121,8 @@ class HeavyBall(Iterative):
         return trees.add(y, along, -self.lr), state
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
-        state = tuple(many("add", gradient, state, alpha=self.momentum))
-        along = many("add", gradient, state, alpha=self.momentum) if self.nesterov else state
+        state = trees.added(gradient, state, self.momentum)
+        along = trees.added(gradient, state, self.momentum) if self.nesterov else state
         trees.add_(y, along, -self.lr)
         return y, state
 
@@ -166,7 +168,6 @@ class Adam(Iterative):
     gives = frozenset({"gradient", "path"})
     numbers = ("lr", "betas", "eps", "weight_decay")
     limits = _RATES | {"betas": _BELOW_ONE, "eps": positive}
-    linear = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", _pairs(f"{type(self).__name__}: betas", self.betas))
@@ -199,6 +200,8 @@ class Adam(Iterative):
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         beta1, beta2 = self.betas
+        if isinstance(beta1, Tensor) or isinstance(beta2, Tensor):  # lists have no average by a tensor in the same bits
+            return Adam.update(self, gradient, y, state)
         c1, c2, first, second = *state[:2], state[2 : 2 + len(y)], state[2 + len(y) :]
         c1, c2 = beta1 * c1 + (1 - beta1), beta2 * c2 + (1 - beta2)
         rate, scale = self.lr / c1, c2.sqrt()
@@ -212,7 +215,7 @@ class Adam(Iterative):
             del squares
             roots = many("sqrt", v)
             many("div_", roots, scale.to(v[0].device, v[0].dtype))
-            many("add_", roots, self.eps)
+            many("add_", roots, _of(self.eps, roots[0]))
             steps = many("div", m, roots)
             del roots
             many("mul_", steps, many("sign", v))  # 0 where nothing was ever seen
@@ -257,7 +260,7 @@ class AdamW(Adam):
         return Adam.update(self, gradient, trees.mul(y, 1 - self.lr * self.weight_decay), state)
 
     def update_(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
-        many("mul_", y, 1 - self.lr * self.weight_decay)
+        trees.scaled(y, 1 - self.lr * self.weight_decay, "mul_")
         return Adam.update_(self, gradient, y, state)
 
 

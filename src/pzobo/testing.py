@@ -135,6 +135,9 @@ def _transposed(solver: Iterative) -> Iterator[str]:
             1e-10,
             f"{type(solver).__name__} is not linear: its pull depends on the gradient; linear = False",
         )
+        nothing = [trees.zeros(part) for part in at]
+        if any(t.any() for part in solver.update(*nothing) for t in part):
+            raise AssertionError(f"{type(solver).__name__} is not linear: it moves a y of zeros; linear = False")
     yield "pull is the transpose of update" + (", and does not need the gradient" if solver.linear else "")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import pzobo
-from pzobo.inner.kernel import probe_size
+from pzobo.inner.differences import probe_size
 from pzobo.tensors import trees
 from pzobo.zeroth_order.directions import Space
 from tests.helpers import (

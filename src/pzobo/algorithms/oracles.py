@@ -18,7 +18,8 @@ from pzobo.algorithms.losses import Losses
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import StructureError
 from pzobo.inner.arguments import inner_variable
-from pzobo.inner.kernel import Kernel, Products, nothing, probe_size
+from pzobo.inner.differences import probe_size
+from pzobo.inner.kernel import Kernel, Products, nothing
 from pzobo.inner.problem import Point
 from pzobo.inner.products import Linearization, Product, linearize, probe
 from pzobo.inner.questions import Questions
@@ -77,6 +78,7 @@ class _Slope(Iterative):
     """A "step" whose answer is the gradient itself, so that the tangent of a step is that of the gradient."""
 
     steps: int = 1
+    linear = True
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         return gradient, state
@@ -227,7 +229,7 @@ class Oracles(Feed):
 
     def curved(self, x: Vector, y: Vector, batch: Tree, v: Vector) -> Curved:
         """dg/dy, H v and J^T v."""
-        product = self._product(x, y, batch, self.slots)
+        product = self._product(x, y, batch, self.slots, gradient=True)
         if isinstance(product, Linearization):
             self.calls["g"] += 1
             slope = Vector(product.gradient)
@@ -283,10 +285,11 @@ class Oracles(Feed):
         self._place.questions.load_state_dict(state["questions"])
         super().load_state_dict(state)
 
-    def _product(self, x: Vector, y: Vector, batch: Tree, slots: tuple[int, ...]) -> Product:
+    def _product(self, x: Vector, y: Vector, batch: Tree, slots: tuple[int, ...], gradient: bool = False) -> Product:
         """q -> (H q, J^T q); all evaluations of a difference draw the same random numbers."""
         reset = nothing if self.products == "autodiff" else rewinder(self._variables)
-        return linearize(self._place, Point(x.leaves, batch, slots, 0), y.leaves, slots, self.products, reset)
+        point = Point(x.leaves, batch, slots, 0)
+        return linearize(self._place, point, y.leaves, slots, self.products, reset, gradient)
 
     # Two points
 

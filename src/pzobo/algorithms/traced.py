@@ -14,7 +14,8 @@ from pzobo.algorithms.oracles import Curved, Oracles, Slopes
 from pzobo.algorithms.rates import Rate
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import CompileError
-from pzobo.inner.kernel import Kernel, probe_size
+from pzobo.inner.differences import probe_size
+from pzobo.inner.kernel import Kernel
 from pzobo.tensors import trees
 from pzobo.tensors.trees import Leaves, Plan, Tree
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pzobo.inner.compiled import Compiled
+from pzobo.inner.differences import central, probe_size
 from pzobo.inner.loops import Loop, Run, Scan, runs
 from pzobo.inner.parts import Numbers
 from pzobo.tensors import trees
@@ -179,15 +180,18 @@ class Kernel:
             y, state = self.step(z, y, state, batch, shift, functional)
         return y, state
 
+    def owns(self, y: Leaves) -> bool:
+        """Whether eager steps may write into y: in half precision torch rounds the numbers of such steps otherwise."""
+        return all(trees.wide(t.dtype) == t.dtype for t in y)
+
     def _eager_path(self, feed: Feed, y: Leaves, state: Leaves | None, shift: Shift | None) -> tuple[Leaves, Leaves]:
         """The same steps with nothing done twice that need not be: a tenth faster than one `step` after another.
 
-        The path has its own y and state, which its steps write into; not in half precision, where torch rounds the
-        numbers of such steps otherwise.
+        The path has its own y and state, which its steps write into where `owns` says so.
         """
         loss, tree_of, numbers = self.loss, self.y_plan.spec.unflatten, self.numbers
         y, state = trees.copy(y), self.solver.init(y) if state is None else trees.copy(state)
-        owns = numbers is None and all(trees.wide(t.dtype) == t.dtype for t in y)
+        owns = self.owns(y)
         with torch.enable_grad():
             for z, batch, times in feed:
                 solver = self.solver_at(z)
@@ -197,13 +201,15 @@ class Kernel:
                     leaves = [t.detach().requires_grad_() for t in y]
                     value = loss(z_tree, tree_of(leaves), batch)
                     if numbers is not None and numbers.decays:
-                        value = value + solver.penalty(leaves, value)
+                        value = value + solver.decay(leaves, value)
                     if value.requires_grad:
                         direction = torch.autograd.grad(value, leaves, materialize_grads=True)
                     else:
                         direction = trees.zeros(y)
                     if shift is not None:
-                        direction = trees.add(direction, *shift)
+                        slopes = list(direction)
+                        del direction
+                        direction = trees.add_to(slopes, *shift)
                     y, state = update(direction, y, state)
                     del leaves, value, direction  # their memory is needed for the next
         return y, state
@@ -251,14 +257,17 @@ class Kernel:
             _, by_z = self.curvature(z, y, batch, q, slots, products, probe[1:], functional, reset)
             return by_y, by_z
         e = probe[0] * probe_size(y, q)
-        reset()
-        up = [*itertools.chain(*self.gradients(z, trees.add(y, q, e), batch, slots, functional))]
-        reset()
-        down = [*itertools.chain(*self.gradients(z, trees.add(y, q, -e), batch, slots, functional))]
-        half, slopes = 0.5 / e, []
-        while up:  # leaf by leaf, so that three copies of all are never there
-            slopes.append(trees.slope(up.pop(0), down.pop(0), half))
-        return tuple(slopes[: len(y)]), tuple(slopes[len(y) :])
+        if functional:
+            ends = [itertools.chain(*self.gradients(z, trees.add(y, q, s), batch, slots, True)) for s in (e, -e)]
+            slopes = tuple([trees.slope(up, down, 0.5 / e) for up, down in zip(*ends, strict=True)])
+        else:
+            slopes = central(
+                lambda *leaves: self.value(fill(leaves[len(y) :]), leaves[: len(y)], batch),
+                lambda e: (*trees.add(y, q, e), *variables),
+                e,
+                reset,
+            )
+        return slopes[: len(y)], slopes[len(y) :]
 
     def _pushed(self, z: Z, y: Leaves, batch: Tree, q: Leaves, slots: Sequence[int]) -> tuple[Leaves, Leaves]:
         """Forward over reverse by dual numbers: the tangents that dg/dy and dg/dz have where y has the tangent q."""
@@ -359,24 +368,6 @@ def select(z: Z, slots: Sequence[int]) -> tuple[Leaves, Callable[[Sequence[Tenso
         return tuple(filled)
 
     return tuple(z[slot] for slot in slots), fill
-
-
-def probe_size(y: Leaves, q: Leaves) -> Tensor:
-    """The length e along q for which the coordinate that moves most moves by the size that y has where q is:
-    e = s / max |q_i| with s^2 = sum q_i^2 y_i^2 / sum q_i^2.
-
-    So it does not grow with the number of variables, nor with those that q does not touch.
-    """
-    along, everywhere = trees.norm(q), trees.norm(y) / max(1, sum([t.numel() for t in y])) ** 0.5
-    there = trees.norm([s.to(trees.wide(s.dtype)) * t for s, t in zip(y, q, strict=True)]) / torch.where(
-        along > 0, along, 1.0
-    )
-    size = torch.where(there > 0, there, torch.where(everywhere > 0, everywhere, 1.0))
-    largest = trees.largest(q)
-    length = size / torch.where(largest > 0, largest, 1.0)
-    # A q of the smallest numbers there are counts as none.
-    finite: Tensor = torch.where(length.isfinite(), length, size)
-    return finite
 
 
 def each(feed: Feed) -> Iterator[tuple[Z, Tree]]:

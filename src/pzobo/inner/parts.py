@@ -7,7 +7,7 @@ every path has its own, compiled code takes them as inputs, and the derivative b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,12 +68,19 @@ class Bound:
         return [solver for _, solver in self._parts]
 
     def update(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        return self._updated("update", gradient, y, state)
+
+    def owning(self, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
+        """The same step in the same bits, which may write into y and state."""
+        return self._updated("owning", gradient, y, state)
+
+    def _updated(self, name: str, gradient: Leaves, y: Leaves, state: Leaves) -> tuple[Leaves, Leaves]:
         if len(self._parts) == 1:
-            answer: tuple[Leaves, Leaves] = self._parts[0][1].update(gradient, y, state)
+            answer: tuple[Leaves, Leaves] = getattr(self._parts[0][1], name)(gradient, y, state)
             return answer
         new, states = list(y), []
         for part, solver, own in self._each(state):
-            moved, after = solver.update(_pick(gradient, part), _pick(y, part), own)
+            moved, after = getattr(solver, name)(_pick(gradient, part), _pick(y, part), own)
             _put(new, part, moved)
             states.extend(after)
         return tuple(new), tuple(states)
@@ -106,6 +113,23 @@ class Bound:
                     total = total + (half * square).to(like.dtype)
         return total
 
+    def decay(self, leaves: Sequence[Tensor], like: Tensor) -> Tensor:
+        """A term of no value with the gradient of the penalty, weight decay times y, in few launches.
+
+        Half precisions, whose penalty is made in float32, have the penalty itself.
+        """
+        if any(trees.wide(t.dtype) != t.dtype for t in leaves):
+            return self.penalty(tuple(leaves), like)
+        found: Tensor = _Decay.apply(self._slopes, like, *leaves)
+        return found
+
+    def _slopes(self, y: Leaves) -> list[Tensor | None]:
+        found: list[Tensor | None] = [None] * len(y)
+        for part, solver in self._parts:
+            if part.decays:
+                _put(found, part, tuple(trees.scaled(_pick(y, part), solver.weight_decay)))
+        return found
+
     def _each(self, state: Leaves) -> list[tuple[Part, Any, Leaves]]:
         found, first = [], 0
         for part, solver in self._parts:
@@ -114,11 +138,24 @@ class Bound:
         return found
 
 
+class _Decay(torch.autograd.Function):
+    """Zero, with a gradient that is given as a function of the leaves."""
+
+    @staticmethod
+    def forward(ctx: Any, slopes: Callable[[Leaves], list[Tensor | None]], like: Tensor, *leaves: Tensor) -> Tensor:
+        ctx.slopes, ctx.leaves = slopes, tuple([t.detach() for t in leaves])
+        return torch.zeros_like(like)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        return None, None, *ctx.slopes(ctx.leaves)
+
+
 def _pick(leaves: Leaves, part: Part) -> Leaves:
     return tuple([leaves[i] for i in part.leaves])
 
 
-def _put(into: list[Tensor], part: Part, leaves: Leaves) -> None:
+def _put(into: list[Any], part: Part, leaves: Leaves) -> None:
     for i, leaf in zip(part.leaves, leaves, strict=True):
         into[i] = leaf
 

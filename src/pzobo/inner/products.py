@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.inner.kernel import Kernel, Products, Reset, Z, nothing, select
@@ -105,7 +106,11 @@ def _refuse_once_differentiable(value: Tensor) -> None:
 
 
 class Linearization:
-    """dg/dy at a point with its graph, so that each product costs one backward."""
+    """The graph of dg/dy at a point, so that each product costs one backward.
+
+    Attributes:
+        gradient: dg/dy, to be dropped where it is not needed: products need its graph, not its numbers.
+    """
 
     def __init__(self, kernel: Kernel, z: Z, y: Leaves, batch: Tree, slots: Sequence[int]) -> None:
         variables, fill = select(z, slots)
@@ -115,10 +120,11 @@ class Linearization:
             value = kernel.value(fill(self._z), self._y, batch)
             _refuse_once_differentiable(value)
             if value.requires_grad:
-                self._graph = torch.autograd.grad(value, self._y, create_graph=True, materialize_grads=True)
+                found = torch.autograd.grad(value, self._y, create_graph=True, materialize_grads=True)
             else:
-                self._graph = trees.zeros(y)
-        self.gradient: Leaves = tuple(g.detach() for g in self._graph)
+                found = trees.zeros(y)
+        self._graph = [(get_gradient_edge(g), g.dtype) if g.requires_grad else None for g in found]
+        self.gradient: Leaves = tuple([g.detach() for g in found])
 
     def __call__(self, q: Leaves) -> tuple[Leaves, Leaves]:
         answer = self._pull(q, (*self._y, *self._z))
@@ -129,27 +135,35 @@ class Linearization:
         return self._pull(q, self._z)
 
     def _pull(self, q: Leaves, to: Leaves) -> Leaves:
-        used = [(g, r) for g, r in zip(self._graph, q, strict=True) if g.requires_grad]
+        used = [(*g, r) for g, r in zip(self._graph, q, strict=True) if g is not None]
         if not used or not to:
             return trees.zeros(to)
         with _double_backward():
             return torch.autograd.grad(
-                [g for g, _ in used],
+                [edge for edge, _, _ in used],
                 to,
-                [r.to(g.dtype) for g, r in used],
+                [r.to(dtype) for _, dtype, r in used],
                 retain_graph=True,
                 materialize_grads=True,
             )
 
 
 def linearize(
-    inner: Place, point: Point, y: Leaves, slots: Sequence[int], products: Products, reset: Reset = nothing
+    inner: Place,
+    point: Point,
+    y: Leaves,
+    slots: Sequence[int],
+    products: Products,
+    reset: Reset = nothing,
+    gradient: bool = False,
 ) -> Product:
-    """The curvature of g at a point, to be multiplied with many vectors."""
+    """The curvature of g at a point, to be multiplied with many vectors; a `Linearization` keeps dg/dy if asked."""
     slots = tuple(slots)
     if products == "autodiff" and not inner.kernel.compile:
         reset()
-        return Linearization(inner.kernel, point.z, y, point.batch, slots)
+        linear = Linearization(inner.kernel, point.z, y, point.batch, slots)
+        linear.gradient = linear.gradient if gradient else ()
+        return linear
 
     def product(q: Leaves) -> tuple[Leaves, Leaves]:
         if products == "difference":
@@ -210,12 +224,16 @@ def transpose(
 ) -> Transpose:
     """The transposed derivative of the solver's step at a point; `numbers` as in `Kernel.adjoint`."""
     kernel, mine = inner.kernel, slots if numbers else ()
-    linear = linearize(inner, point, y, slots, products, reset)
-    if isinstance(linear, Linearization):
-        return through(kernel, point.z, mine, linear, linear.gradient, y, state)
-    reset()
-    direction = kernel.gradient(point.z, y, point.batch) if kernel.needs_gradient(point.z, mine) else y
-    return through(kernel, point.z, mine, linear, direction, y, state)
+    needed = kernel.needs_gradient(point.z, mine)
+    product = linearize(inner, point, y, slots, products, reset, needed)
+    if not needed:
+        gradient = y
+    elif isinstance(product, Linearization):
+        gradient = product.gradient
+    else:
+        reset()
+        gradient = kernel.gradient(point.z, y, point.batch)
+    return through(kernel, point.z, mine, product, gradient, y, state)
 
 
 def through(

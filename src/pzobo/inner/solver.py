@@ -88,8 +88,16 @@ class Iterative(Solver):
     may be functions of x, schedules, and dicts by the names in y."""
     limits: ClassVar[Mapping[str, Limit]] = {}
     """What these may be."""
-    linear: ClassVar[bool] = True
+    linear: ClassVar[bool] = False
     """Whether the update is linear in (gradient, y, state): then its transpose does not need the gradient."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """What is known of an update is not true of another one: `linear` and `pull` are not inherited without it."""
+        super().__init_subclass__(**kwargs)
+        if "update" in vars(cls):
+            known: dict[str, Any] = {"linear": False, "pull": Iterative.pull}
+            for name in known.keys() - vars(cls).keys():
+                setattr(cls, name, known[name])
 
     def __post_init__(self) -> None:
         self._check()

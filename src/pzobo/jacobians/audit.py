@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import PzoboError
-from pzobo.inner.kernel import Products, probe_size, select
+from pzobo.inner.differences import probe_size
+from pzobo.inner.kernel import Products, select
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.products import linearize
 from pzobo.inner.questions import Finding

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from pzobo.inner.kernel import Kernel
+from pzobo.inner.kernel import Kernel, Z, select
 from pzobo.inner.loops import runs
 from pzobo.inner.problem import InnerProblem
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import slope_finding
 from pzobo.jacobians.directional import At, Directional
 from pzobo.tensors import trees
-from pzobo.tensors.trees import Leaves
+from pzobo.tensors.trees import Leaves, Tree
 from pzobo.zeroth_order.directions import Gaussian, Sampler
 from pzobo.zeroth_order.estimate import Change
 
@@ -65,7 +65,7 @@ class ForwardMode(Directional):
             with inner.replay.again():
                 if "function" in inner.solver.gives:
                     return _jvp(inner.solve, inner.variables, u)
-                return _path(inner, u, compiled=inner.kernel.compile and not functional)
+                return _path(inner, u, functional)
 
         return along, 1.0
 
@@ -87,12 +87,16 @@ def _jvp(fn: Callable[[Leaves], Leaves], at: Leaves, along: Leaves) -> Leaves:
     return tuple(torch.func.jvp(fn, (at,), (along,))[1])
 
 
-def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
+def _path(inner: InnerProblem, u: Leaves, functional: bool) -> Leaves:
     """The tangent of y^N, carried along beside the path."""
     kernel = inner.kernel
     y, state = inner.y0, inner.call.first_state(inner.y0)
+    solver: Any = kernel.solver
+    in_place = kernel.numbers is None and solver.linear and solver.owning != solver.update and kernel.owns(y)
+    if in_place and not functional and not kernel.compile:
+        return _owned(inner, u, trees.copy(y), trees.copy(state))
     carry = y, state, inner.start_along(u), trees.zeros(state)
-    if compiled:
+    if kernel.compile and not functional:
         # Parts of one long vector: torch.compile cannot take their places in it where batches differ in length.
         u = tuple(d.clone() for d in u)
         for slots, piece in itertools.groupby(inner.tangents(u), lambda tangent: tangent[2]):
@@ -102,6 +106,33 @@ def _path(inner: InnerProblem, u: Leaves, compiled: bool) -> Leaves:
     for z, batch, slots, z_dot in inner.tangents(u):
         carry = kernel.tangent((z, batch), z_dot, slots, *carry)
     return carry[2]
+
+
+def _owned(inner: InnerProblem, u: Leaves, y: Leaves, state: Leaves) -> Leaves:
+    """The same, written into its own y, state and tangents: a linear update moves tangents as it moves y."""
+    solver: Any = inner.kernel.solver
+    update = solver.owning
+    y_dot, state_dot = trees.copy(inner.start_along(u)), trees.zeros(state)
+    for z, batch, slots, z_dot in inner.tangents(u):
+        gradient, gradient_dot = _slope(inner.kernel, (z, batch), z_dot, slots, y, y_dot)
+        y, state = update(gradient, y, state)
+        del gradient
+        y_dot, state_dot = update(gradient_dot, y_dot, state_dot)
+        del gradient_dot
+    return y_dot
+
+
+def _slope(
+    kernel: Kernel, pair: tuple[Z, Tree], z_dot: Leaves, slots: Sequence[int], y: Leaves, y_dot: Leaves
+) -> tuple[Leaves, Leaves]:
+    """dg/dy, and its derivative along (z_dot, y_dot)."""
+    variables, fill = select(pair[0], slots)
+
+    def gradient(variables: Leaves, y: Leaves) -> Leaves:
+        return kernel.gradient(fill(variables), y, pair[1], functional=True)
+
+    found, along, *_ = torch.func.jvp(gradient, (variables, y), (z_dot, y_dot))
+    return found, along
 
 
 def _turn(slots: tuple[int, ...]) -> Any:

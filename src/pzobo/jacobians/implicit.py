@@ -72,8 +72,12 @@ class CG(Inverse):
     def apply(self, system: System, v: Leaves) -> Leaves:
         square = trees.dot(v, v)
         finite = square.isfinite()
-        # The curvature of no direction yet: nothing to stop at, unless v is not finite.
-        start = trees.zeros(v), trees.copy(v), trees.copy(v), square, torch.where(finite, 1.0, 0.0).to(square.dtype)
+
+        def start() -> Any:
+            # The curvature of no direction yet: nothing to stop at, unless v is not finite.
+            none = torch.where(finite, 1.0, 0.0).to(square.dtype)
+            return trees.zeros(v), trees.copy(v), trees.copy(v), square, none
+
         given = v, self.tol**2 * square, finite, self.damping or None
         answer, (least, system.left) = system.series(
             self._turn, self._finish, self.steps, start, given, draws=1, going=self._going
@@ -113,7 +117,7 @@ class CG(Inverse):
     def _finish(at: Place, carry: Any, given: Any) -> Any:
         (q, r, *_, curvature), (v, _, finite, _) = carry, given
         # From a v that is not finite the answer is not finite either, as a gradient scaler expects.
-        q = tuple(torch.where(finite.to(a.device), a, b) for a, b in zip(q, v, strict=True))
+        q = tuple(torch.where(finite.to(a.device), a, b, out=a if at.owns else None) for a, b in zip(q, v, strict=True))
         return trees.mul(at.by_z(q), -1.0), (torch.where(finite, curvature, 1.0), r)
 
 
@@ -154,7 +158,10 @@ class FixedPoint(Inverse):
 
     def apply(self, system: System, v: Leaves) -> Leaves:
         state = system.inner.kernel.solver.init(system.y) if self.lr is None else ()
-        start = trees.copy(v), trees.zeros(state), v
+
+        def start() -> Any:
+            return trees.copy(v), trees.zeros(state), v
+
         answer, left = system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))
         system.left = left if self.steps > 1 else ()
         return answer
@@ -213,7 +220,9 @@ class Neumann(Inverse):
         freeze(self)
 
     def apply(self, system: System, v: Leaves) -> Leaves:
-        start = trees.copy(v), trees.copy(v)
+        def start() -> Any:
+            return trees.copy(v), trees.copy(v)
+
         answer, system.left = system.series(self._turn, self._finish, self.terms, start, (self.step,))
         return answer
 
@@ -226,7 +235,7 @@ class Neumann(Inverse):
 
     @staticmethod
     def _finish(at: Place, carry: Any, given: Any) -> Any:
-        return at.by_z(trees.mul(carry[0], -given[0])), carry[1]
+        return at.by_z(trees.mul(carry[0], -given[0], carry[0] if at.owns else None)), carry[1]
 
 
 @dataclass(frozen=True)

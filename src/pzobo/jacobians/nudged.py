@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pzobo.inner.kernel import probe_size
+from pzobo.inner.differences import probe_size
 from pzobo.inner.problem import InnerProblem, Point, in_turn
 from pzobo.inner.questions import Finding
 from pzobo.jacobians.audit import product_findings, rounding_finding, solved_slope

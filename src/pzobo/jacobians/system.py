@@ -78,7 +78,7 @@ class System:
         term: Turn,
         finish: Turn,
         turns: int,
-        carry: Any,
+        start: Callable[[], Any],
         given: Sequence[Any],
         draws: int | None = None,
         going: Callable[[Any, Any], Tensor] | None = None,
@@ -90,7 +90,7 @@ class System:
                 may write into it. A turn that comes after `going` said no changes nothing.
             finish: gives the cotangents of its place's z, and whatever else is to be known.
             turns: how many, at most.
-            carry: what the first turn gets: tensors that nobody else needs.
+            start: makes what the first turn gets: tensors that nobody else holds.
             given: tensors, numbers and None that all turns see.
             draws: how many points the turns have; by default each has its own.
             going: (carry, given) -> whether there is another turn.
@@ -104,12 +104,13 @@ class System:
         # Where the lengths of differences are looked for, product by product.
         looking = self.products == "difference" and self.inner.questions.closely
         make = self._compiled if self.inner.kernel.compile and not looking else self._eager
-        by_z, told = make(term, finish, feed, last, carry, given, going)
+        by_z, told = make(term, finish, feed, last, start, given, going)
         return self.inner.cotangents({last: by_z}), told
 
     def _eager(
-        self, term: Turn, finish: Turn, feed: list[tuple[int, int]], last: int, carry: Any, given: Any, going: Any
+        self, term: Turn, finish: Turn, feed: list[tuple[int, int]], last: int, start: Any, given: Any, going: Any
     ) -> Any:
+        carry = start()
         every = 1 if all(t.device.type == "cpu" for t in self.y) else LOOK
         for index, turns in feed:
             place = self.at(index)
@@ -121,7 +122,7 @@ class System:
         return finish(self.at(last, self.inner.points[last].slots), carry, given)
 
     def _compiled(
-        self, term: Turn, finish: Turn, feed: list[tuple[int, int]], last: int, carry: Any, given: Any, going: Any
+        self, term: Turn, finish: Turn, feed: list[tuple[int, int]], last: int, start: Any, given: Any, going: Any
     ) -> Any:
         kernel, points, products = self.inner.kernel, self.inner.points, self.products
         slots, end = points[last].slots, (points[last].z, points[last].batch)
@@ -145,6 +146,7 @@ class System:
 
         options = {"going": None if going is None else still}
         kind = (products, one, tuple(value is None for value in given), len(probes[0]), len(probes[1]))
+        carry = start()
         parts = list(runs(((points[index].z, points[index].batch), turns) for index, turns in feed))
         for run in parts[:-1]:
             carry = kernel.loop(term, turn, run, carry, fixed, *kind, **options)

@@ -160,8 +160,10 @@ def _keep_graph(inner: InnerProblem, first: int, tape: deque[Kept]) -> tuple[Lea
         index = t % len(inner.points)
         slots = inner.points[index].slots
         linear = Linearization(kernel, z, y, batch, slots)
-        tape.append((index, _kept(through(kernel, z, slots, linear, linear.gradient, y, state))))
+        gradient = linear.gradient if kernel.needs_gradient(z, slots) else y
+        tape.append((index, _kept(through(kernel, z, slots, linear, gradient, y, state))))
         y, state = kernel.solver_at(z).update(linear.gradient, y, state)
+        linear.gradient = ()
     return y, state
 
 

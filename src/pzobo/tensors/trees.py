@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pzobo.errors import StructureError
-from pzobo.tensors.many import many
+from pzobo.tensors.many import groups, many
 
 Tree = Any
 """A tensor, or any nesting of dicts, lists, tuples and registered nodes with tensors (and constants) as leaves."""
@@ -184,13 +184,40 @@ def add(
     return tuple([torch.add(s, t, alpha=scale) for s, t in zip(a, b, strict=True)])
 
 
-def add_(a: Sequence[Tensor], b: Sequence[Tensor], scale: float = 1.0) -> None:
-    """a + scale * b, written into a: one launch on a device, however many leaves there are."""
-    many("add_", a, list(b), alpha=scale)
+def add_(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor = 1.0) -> None:
+    """a + scale * b, written into a: few launches on a device, however many leaves there are; no half precisions."""
+    if isinstance(scale, Tensor):
+        for part in groups(a):
+            many("add_", a[part], scaled(b[part], scale))
+    else:
+        many("add_", a, list(b), alpha=scale)
 
 
-def mul(a: Sequence[Tensor], scale: float | Tensor) -> Leaves:
-    """scale * a, leaf by leaf."""
+def added(a: Sequence[Tensor], b: Sequence[Tensor], scale: float | Tensor) -> Leaves:
+    """a + scale * b, as `add_`, in memory of its own."""
+    if isinstance(scale, Tensor):
+        return tuple(many("add_", scaled(b, scale), list(a)))
+    return tuple(many("add", a, list(b), alpha=scale))
+
+
+def scaled(a: Sequence[Tensor], scale: float | Tensor, name: str = "mul") -> list[Tensor]:
+    """scale * a, as `add_`; by "mul_" it is written into a."""
+    if isinstance(scale, Tensor):
+        return [t for part in groups(a) for t in many(name, a[part], scale.to(a[part][0]))]
+    return many(name, a, scale)
+
+
+def add_to(a: list[Tensor], b: Sequence[Tensor], scale: Tensor) -> Leaves:
+    """a + scale * b, leaf by leaf; the list is emptied on the way, so that two copies are never there."""
+    return tuple([add((a.pop(0),), (t,), scale)[0] for t in b])
+
+
+def mul(a: Sequence[Tensor], scale: float | Tensor, into: Sequence[Tensor] | None = None) -> Leaves:
+    """scale * a, leaf by leaf; written into `into` where that is given."""
+    if into is not None:
+        for k, leaf in enumerate(into):
+            leaf.copy_(mul(a[k : k + 1], scale)[0])
+        return tuple(into)
     if isinstance(scale, Tensor):
         return tuple((s.to(wide(s.dtype)) * scale.to(s.device, wide(s.dtype))).to(s.dtype) for s in a)
     return tuple(s * scale for s in a)
