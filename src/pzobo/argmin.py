@@ -122,16 +122,16 @@ class Argmin:
         """y^N(x), in y0's structure.
 
         Args:
-            x: the outer variables. Tensors that need no gradient are constants.
-            y0: where the path starts. Tensors that need a gradient get that of y^N, which is zero from Implicit, Nudged
-                and Direct. A warm start is `y0 = y.detach()` of the last call.
-            batch: the data of every step (PZOBO).
-            batches: one batch for each step, the same sequence for every path (PZOBO-S).
-            jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
-            mixed_batch: the data of the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the rows, say,
-                where each has a weight in x. By default that product is taken on the same batches as the others.
-            state: the solver's state to begin with (momenta, moments), as `argmin.last.state` has it of another call;
-                by default it begins anew. It is a constant.
+            x: the outer variables, any tree of tensors. Those that need no gradient are constants.
+            y0: where the path starts, any tree of tensors. Those that need a gradient get that of y^N, which is zero
+                from Implicit, Nudged and Direct. A warm start is `y0 = y.detach()` of the last call.
+            batch: the data of every step (PZOBO): any tree of tensors and other things.
+            batches: a tree like `batch` for each step, the same sequence for every path (PZOBO-S).
+            jacobian_batches: trees like `batch` that the Jacobian draws for itself (Implicit and Nudged).
+            mixed_batch: a tree like `batch`, for the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the
+                rows, say, where each has a weight in x. By default that product has the batches of the others.
+            state: the solver's state to begin with: momenta and moments like y, as `argmin.last.state` has them of
+                another call; by default it begins anew. It is a constant.
 
         Returns:
             y^N, a tree like y0, with tensors of the same shapes. Autograd can differentiate it once.

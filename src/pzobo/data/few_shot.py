@@ -21,9 +21,10 @@ class ImageClasses:
     """Images of several classes, the same number of each.
 
     Args:
-        images: classes x images x channels x height x width of uint8, perhaps mapped from a file.
-        names: one for each class.
-        classes: which rows of `images` are meant, so that parts of one dataset share one tensor; all by default.
+        images: (classes, images, channels, height, width) of uint8, perhaps mapped from a file.
+        names: k of them, one for each class.
+        classes: (k,) of int64: which rows of `images` are meant, so that parts of one dataset share one tensor; all by
+            default.
         mean: of each channel, with 255 as 1; `Tasks` subtracts it.
         std: of each channel, with 255 as 1; `Tasks` divides by it.
 

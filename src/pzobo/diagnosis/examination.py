@@ -55,8 +55,8 @@ def doctor(
 
     Args:
         problem: what is examined.
-        x: where; the problem's own start by default.
-        y0: where the inner path starts; the problem's own start by default.
+        x: where, a tree like x0; the problem's own start by default.
+        y0: where the inner path starts, a tree like y; the problem's own start by default.
         solver: the one in use; by default gradient descent of 20 steps with a learning rate that is safe at y0.
         jacobian: the one in use; `PZOBO()` by default.
         target: the relative error of the hypergradient that one would be content with.

@@ -61,7 +61,7 @@ class Functional:
         """What the module gives with these weights.
 
         Args:
-            weights: as `weights()` has them; those that are left out are the module's own.
+            weights: a tree like that of `weights()`; those that are left out are the module's own.
             *args: for the module.
             **kwargs: for the module.
 
@@ -74,7 +74,7 @@ class Functional:
         """Write weights into the module.
 
         Args:
-            weights: as `weights()` has them.
+            weights: a tree like that of `weights()`.
 
         Raises:
             StructureError: other names, shapes or dtypes; then nothing is written.
