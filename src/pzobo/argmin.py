@@ -53,7 +53,7 @@ class Argmin:
         inner_loss: g as `inner_loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`, and for a `ClosedForm`
             with a Jacobian that does not ask for g.
         solver: how y^N is reached: GD, HeavyBall, Adam, AdamW, ClosedForm, BlackBox or an `Iterative` of your own.
-        jacobian: what dy/dx is taken to be: PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
+        jacobian: what dy/dx is taken to be: Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
         prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
             (the features of a network, say). z is x itself by default.
         compile: compile the inner steps with torch.compile.
