@@ -160,7 +160,7 @@ class Argmin:
             raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, AdamW, ClosedForm or BlackBox.")
         if not isinstance(jacobian, Jacobian):
             raise OptionError(
-                f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
+                f"jacobian={jacobian!r}: give one of Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
             )
         jacobian.check(solver)
         if solver.opaque:
