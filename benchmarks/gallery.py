@@ -18,6 +18,8 @@ PAGE = Path("docs/gallery.md")
 FIGURES = Path("docs/figures")
 FIRST = ("condensation", "language_sources", "weight_net")
 """What the page begins with."""
+NAMES = {"maml": "MAML", "mlp": "MLP"}
+"""Words of file names that are written otherwise."""
 INTRODUCTION = """# Gallery
 
 Each example is a script of at most 60 lines in `examples/`, with no data to download. It prints the ordinary model
@@ -60,6 +62,7 @@ def images(ax: Any, found: dict[str, Any]) -> None:
     picture = found["x"].detach().reshape(2, 10, 8, 8).permute(0, 2, 1, 3).reshape(16, 80)
     ax.imshow(picture, cmap="gray_r", vmin=-0.5, vmax=1.5)
     ax.axis("off")
+    ax.figure.set_size_inches(4.6, 1.0)
 
 
 def federation(ax: Any, found: dict[str, Any]) -> None:
@@ -145,8 +148,9 @@ def section(name: str, printed: str) -> str:
     head, _, lead = " ".join(title.split()).partition(": ")
     first = f"**{head.rstrip('.:')}.** {lead[:1].upper()}{lead[1:]}".rstrip()
     more = rest.strip("\n")
+    words = [NAMES.get(word, word) for word in name.split("_")]
     return (
-        f"## {name.replace('_', ' ').capitalize()}\n\n<!-- {name} -->\n\n{first}\n\n"
+        f"## {words[0][:1].upper()}{' '.join(words)[1:]}\n\n<!-- {name} -->\n\n{first}\n\n"
         f"{more}\n{figure}\n"
         f"```text\n{printed.strip()}\n```\n\n`examples/{name}.py`\n"
     )

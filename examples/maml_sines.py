@@ -41,7 +41,7 @@ def train(argmin, x, y0):
     return {name: t.detach() for name, t in y0.items()}
 
 
-x = {name: torch.tensor(-4.0, requires_grad=True) for name in net.weights()}  # the log of a rate for each tensor
+x = {name: torch.tensor(-4.0, requires_grad=True) for name in net.weights()}  # the log of an lr for each tensor
 rates = {name: lambda x, name=name: x[name].exp() for name in x}
 five = pzobo.Argmin(tasks_loss, solver=pzobo.GD(lr=rates, steps=5), jacobian=pzobo.Unrolled())
 adam = pzobo.Argmin(tasks_loss, solver=pzobo.Adam(lr=0.01, steps=300), jacobian=pzobo.Direct())

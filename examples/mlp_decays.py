@@ -1,7 +1,7 @@
 """An MLP's weight decays, one for each tensor, its learning rate and its momentum, learned on validation data.
 
 The inner training is 60 steps with momentum, whose numbers are functions of x. The ordinary models are the numbers that
-people begin with, and random search for one decay, a rate and a momentum: 25 draws, from the best of which the outer
+people begin with, and random search for one decay, an lr and a momentum: 25 draws, from the best of which the outer
 steps start, and 75 more, which take about as long as these steps do.
 """
 

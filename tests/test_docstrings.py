@@ -109,6 +109,85 @@ def test_what_is_returned_is_said(function):
     assert section(function.__doc__, "Returns:"), "no section Returns:"
 
 
+# Shapes
+
+TENSORS = re.compile(r"\b(Tensor|Tree|Leaves|Vector|SparseMatrix)\b")
+FUNCTION = re.compile(r"Callable\[(\[[^\]]*\]|[^\[\]])*\]")
+DIMENSIONS = re.compile(r"\((\w[\w*+ ]*,|\w[\w*+ ]*(?:, \w[\w*+ ]*)+)\)")
+"""(n,) or (n, d); a dimension may be computed, as in (ways * shots,)."""
+LETTERS = {"x", "y", "z", "x0", "y0"}
+"""What these are is said on the first page."""
+
+
+def has_tensors(annotation: Any) -> bool:
+    """Whether a value of this type has shapes. A function has none."""
+    return bool(TENSORS.search(FUNCTION.sub("", str(annotation))))
+
+
+def says_shape(text: str, doc: str, names: set[str]) -> bool:
+    """Whether a text has "a scalar", "a tree of tensors", "like y" of something known, or dimensions as (n, d): each
+    a number, an argument, or a letter that the docstring has elsewhere too."""
+    if re.search(r"\ba scalar\b|\btrees? of tensors\b|\btensors of a tree\b", text):
+        return True
+    if (names | LETTERS).intersection(re.findall(r"\blike (?:that of )?`?(\w+)", text)):
+        return True
+    words = re.findall(r"\w+", doc)
+    shapes = [re.findall(r"\w+", found) for found in DIMENSIONS.findall(text)]
+    return any(all(d.isdigit() or d in names or words.count(d) > 1 for d in shape) for shape in shapes)
+
+
+def lines(doc: str, *sections: str) -> dict[str, str]:
+    """The whole line of each name in these sections."""
+    found: dict[str, str] = {}
+    for line in itertools.chain.from_iterable(section(doc, name) for name in sections):
+        if entry := ENTRY.match(line):
+            found[name := entry[1]] = line
+        elif found and line.strip():
+            found[name] += " " + line.strip()
+    return found
+
+
+METHODS = [
+    pytest.param(method, id=method.__qualname__)
+    for thing in (parameter.values[0] for parameter in PUBLIC)
+    for method in getattr(thing, "__dict__", {}).values()
+    if inspect.isfunction(method) and "Args:" in (method.__doc__ or "")
+]
+"""Methods that say what they take."""
+
+
+@pytest.mark.parametrize("thing", PUBLIC + METHODS)
+def test_every_tensor_has_a_shape(thing):
+    said = lines(thing.__doc__, "Args:", "Attributes:")
+    takes = inspect.signature(thing).parameters
+    shapeless = {
+        name: said[name]
+        for name, parameter in takes.items()
+        if name in said and has_tensors(parameter.annotation) and not says_shape(said[name], thing.__doc__, set(takes))
+    }
+    assert not shapeless, f"no shape is said, such as (n, d), like y, a tree of tensors: {shapeless}"
+
+
+@pytest.mark.parametrize("function", CALLED)
+def test_every_tensor_that_is_returned_has_a_shape(function):
+    signature = inspect.signature(function)
+    said = " ".join(section(function.__doc__, "Returns:"))
+    if has_tensors(signature.return_annotation):
+        assert says_shape(said, function.__doc__, set(signature.parameters))
+
+
+def test_what_counts_as_a_shape():
+    doc = "x is (n, d). y is (n,). A tree like x. z is (k,)."
+    for said in ("a tree of tensors", "like `x`", "like that of `weights()`", "images (n, 3)", "a scalar", "(n + 1,)"):
+        assert says_shape(said, doc, {"weights"}), said
+    for empty in ("a tensor", "any tensor", "(PZOBO)", "(momenta, moments)", "(k,)", "like others", "of a shape", "()"):
+        assert not says_shape(empty, doc, {"weights"}), empty
+    assert has_tensors("Tensor | None")
+    assert has_tensors("Sequence[Tree]")
+    assert not has_tensors("Callable[[Any, Tensor], Tensor] | None")
+    assert lines("A.\n\nArgs:\n    a: one\n        two\n    b: three", "Args:")["a"].endswith("one two")
+
+
 @pytest.mark.parametrize("thing", PUBLIC)
 def test_what_is_raised_is_said(thing):
     missing = raised(thing) - entries(thing.__doc__, "Raises:")

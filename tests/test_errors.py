@@ -123,7 +123,7 @@ def test_solvers_with_an_answer_unlike_a_nested_y0(kind: str) -> None:
 )
 @pytest.mark.parametrize("jacobian", [pzobo.PZOBO(), pzobo.Unrolled(), pzobo.Implicit(pzobo.CG())], ids=repr)
 def test_a_loss_that_is_not_a_scalar(value: Any, found: str, jacobian: Any) -> None:
-    with pytest.raises(ScalarLossError, match=rf"inner loss.*{found}.*(mean|sum)"):
+    with pytest.raises(ScalarLossError, match=rf"inner loss.*{found}.*(mean|sum|the tensor itself)"):
         make(lambda x, y, b: value(y * x), jacobian)(leaf(3), ZERO)
 
 
@@ -297,11 +297,25 @@ def needs(x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
     return bowl(x, y) + batch.sum() * y.sum()
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y, batch: (y.detach() - x).square().sum(),
+        lambda x, y, batch: x.square().sum(),
+        lambda x, y, batch: torch.ones((), dtype=torch.float64),
+    ],
+)
+@pytest.mark.parametrize("x", [leaf(3), normal(3)], ids=["asks", "constant"])
+def test_a_loss_that_does_not_depend_on_y(loss: Any, x: Tensor) -> None:
+    with pytest.raises(StructureError, match="does not depend on y"):
+        make(loss)(x, ZERO)
+
+
 def test_batches_given_twice_or_not_at_all() -> None:
     one = torch.ones(3, dtype=torch.float64)
     with pytest.raises(BatchError, match=r"both batch= and batches="):
         make(needs)(leaf(3), ZERO, one, batches=[one] * 4)
-    with pytest.raises(BatchError, match=r"Neither batch= nor batches=.*argmin\(x, y0, batch\)"):
+    with pytest.raises(BatchError, match=r"neither batch= nor batches=.*argmin\(x, y0, batch\)"):
         make(needs)(leaf(3), ZERO)
     assert torch.isfinite(make(bowl)(leaf(3), ZERO)).all()
 

@@ -97,7 +97,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"pzobo.{name}")
     if name == "doctor":
         return importlib.import_module("pzobo.diagnosis.examination").doctor
-    raise AttributeError(f"module 'pzobo' has no attribute {name!r}")
+    hint = "" if name.startswith("_") else f"; is it in one of its rooms, as in pzobo.algorithms.{name}?"
+    raise AttributeError(f"module 'pzobo' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -53,7 +53,7 @@ class Argmin:
         inner_loss: g as `inner_loss(z, y, batch) -> scalar`. None is enough for a `BlackBox`, and for a `ClosedForm`
             with a Jacobian that does not ask for g.
         solver: how y^N is reached: GD, HeavyBall, Adam, AdamW, ClosedForm, BlackBox or an `Iterative` of your own.
-        jacobian: what dy/dx is taken to be: PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
+        jacobian: what dy/dx is taken to be: Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct.
         prepare: `prepare(x, batch) -> z`, what the loss needs of x, computed once per path and batch, not once per step
             (the features of a network, say). z is x itself by default.
         compile: compile the inner steps with torch.compile.
@@ -122,16 +122,16 @@ class Argmin:
         """y^N(x), in y0's structure.
 
         Args:
-            x: the outer variables. Tensors that need no gradient are constants.
-            y0: where the path starts. Tensors that need a gradient get that of y^N, which is zero from Implicit, Nudged
-                and Direct. A warm start is `y0 = y.detach()` of the last call.
-            batch: the data of every step (PZOBO).
-            batches: one batch for each step, the same sequence for every path (PZOBO-S).
-            jacobian_batches: batches that the Jacobian draws for itself (Implicit and Nudged).
-            mixed_batch: the data of the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the rows, say,
-                where each has a weight in x. By default that product is taken on the same batches as the others.
-            state: the solver's state to begin with (momenta, moments), as `argmin.last.state` has it of another call;
-                by default it begins anew. It is a constant.
+            x: the outer variables, any tree of tensors. Those that need no gradient are constants.
+            y0: where the path starts, any tree of tensors. Those that need a gradient get that of y^N, which is zero
+                from Implicit, Nudged and Direct. A warm start is `y0 = y.detach()` of the last call.
+            batch: the data of every step (PZOBO): any tree of tensors and other things.
+            batches: a tree like `batch` for each step, the same sequence for every path (PZOBO-S).
+            jacobian_batches: trees like `batch` that the Jacobian draws for itself (Implicit and Nudged).
+            mixed_batch: a tree like `batch`, for the Jacobian's last product, d2g/dx dy (Implicit and Nudged): all the
+                rows, say, where each has a weight in x. By default that product has the batches of the others.
+            state: the solver's state to begin with: momenta and moments like y, as `argmin.last.state` has them of
+                another call; by default it begins anew. It is a constant.
 
         Returns:
             y^N, a tree like y0, with tensors of the same shapes. Autograd can differentiate it once.
@@ -160,7 +160,7 @@ class Argmin:
             raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, AdamW, ClosedForm or BlackBox.")
         if not isinstance(jacobian, Jacobian):
             raise OptionError(
-                f"jacobian={jacobian!r}: give one of PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
+                f"jacobian={jacobian!r}: give one of Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
             )
         jacobian.check(solver)
         if solver.opaque:

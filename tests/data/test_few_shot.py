@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from pzobo.data import ImageClasses, digits_few_shot
-from pzobo.errors import StructureError
+from pzobo.errors import OptionError, StructureError
 
 
 def test_digits_are_in_one_part_each() -> None:
@@ -46,3 +46,15 @@ def test_what_are_no_classes_of_images_is_refused() -> None:
         ImageClasses(torch.zeros(3, 2, 1, 4, 4), ("a", "b", "c"))
     with pytest.raises(StructureError, match="2 names for 3 classes"):
         ImageClasses(torch.zeros(3, 2, 1, 4, 4, dtype=torch.uint8), ("a", "b"))
+
+
+def test_a_shrunk_image_has_the_means_of_areas() -> None:
+    part = digits_few_shot().test
+    small = part.shrunk(8)
+    assert small.shape == (1, 8, 8)
+    assert small.names == part.names
+    whole = part.images[part.rows].double()
+    means = sum(whole[..., i::2, j::2] for i in (0, 1) for j in (0, 1)) / 4
+    assert (small.images[small.rows].double() - means).abs().max() <= 0.5, "but for rounding"
+    with pytest.raises(OptionError, match="from 1 to 16"):
+        part.shrunk(17)

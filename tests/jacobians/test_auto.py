@@ -71,6 +71,18 @@ def test_a_black_box_is_measured_and_called_no_more_than_needed() -> None:
     assert "PZOBO(directions=3" in argmin.jacobian.why
 
 
+def test_a_measured_slope_that_other_paths_deny_is_said() -> None:
+    """y = x + .05 sin(500 (x - 3)): between x +- mu its slope is -3.8, over longer steps about 1."""
+
+    def box(x: Tensor, y0: Any, batch: Any) -> Any:
+        return x + 0.05 * (500 * (x - 3)).sin()
+
+    x = torch.tensor([3.0], dtype=torch.float64, requires_grad=True)
+    argmin = pzobo.Argmin(None, solver=pzobo.BlackBox(box), jacobian=pzobo.Auto())
+    with pytest.warns(pzobo.errors.AuditWarning, match="by PZOBO.* does not agree with the paths themselves"):
+        argmin(x, torch.zeros(1, dtype=torch.float64)).sum().backward()
+
+
 def test_its_choice_is_kept_in_checkpoints_and_copies(tmp_path: Path) -> None:
     problem = linear_hr()
     method = pzobo.Method(pzobo.GD(lr=1e-3, steps=5))

@@ -78,6 +78,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written() -> None:
         with pytest.raises(StructureError, match="put_back got"):
             net.put_back(wrong)
         assert torch.equal(module.a.bias, before)
+    with pytest.raises(StructureError, match=r"Tied has no parameter or buffer 'a\.wieght'"):
+        net({"a.wieght": module.a.weight}, torch.ones(2, 4))
     with pytest.raises(StructureError, match="call the lazy module once"):
         pzobo.Functional(nn.LazyLinear(3))
     with pytest.raises(StructureError, match="takes an nn"):

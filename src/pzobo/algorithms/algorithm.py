@@ -44,8 +44,8 @@ class Step(Generic[C]):
 
     Args:
         carried: what the next step needs.
-        value: f, where the direction was taken.
-        direction: D, which goes into `x.grad`; the outer optimizer makes the step.
+        value: f, a scalar, where the direction was taken.
+        direction: D, like x, which goes into `x.grad`; the outer optimizer makes the step.
 
     Examples:
         >>> zero = pzobo.algorithms.Vector((torch.zeros(2),))
@@ -176,8 +176,8 @@ class Memory(Objective, Generic[C]):
         seed: of the batches and of all random numbers.
 
     Attributes:
-        x: the outer variables.
-        y: the inner variables after the last step.
+        x: the outer variables, a tree like x0.
+        y: the inner variables after the last step, a tree like y0.
         at: the oracles, with the number of the step and of their calls.
         carried: what the algorithm carries.
 

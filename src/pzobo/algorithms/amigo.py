@@ -27,7 +27,7 @@ class AmIGO(SecondOrder[AmIGOState]):
         `v_steps` times  v <- v - v_lr (H v - df/dy)      a new batch of g for each, df/dy on the step's batch of f
         D = df/dx - J^T v                                 on one more batch of g
 
-    A step costs `steps` + 1 gradients and `v_steps` + 1 products; it carries y and v. The rates are constant.
+    A step costs `steps` + 1 gradients and `v_steps` + 1 products; it carries y and v. The learning rates are constant.
 
     Arbel, Mairal, "Amortized implicit differentiation for stochastic bilevel optimization", ICLR 2022.
 

@@ -27,7 +27,7 @@ class BSA(SecondOrder[BSAState]):
         D = df/dx - J^T v                     on one more batch of g
 
     A step costs `steps` + 1 gradients, and 1 + (terms - 1)/2 products on average; it carries y. v_lr must be at most
-    1/L, where L is the largest eigenvalue of H. The paper's rates fall as k^(-1/2).
+    1/L, where L is the largest eigenvalue of H. The paper's learning rates fall as k^(-1/2).
 
     Ghadimi, Wang, "Approximation methods for bilevel programming", arXiv:1802.02246, 2018, Algorithms 2 and 3.
 

@@ -31,8 +31,8 @@ class F2SA(Algorithm[F2SAState]):
     At a fixed l its limit minimises f(x, y) + l (g(x, y) - min g): it is off by O(1/l). With `y_lr=None` y moves by lr
     / (2 l), as in the paper's theorem: so the steps of y stay stable while l grows. Both dg/dx are on one batch, where
     the paper draws two: their difference is multiplied by l, and so is its noise. A step costs 2 `steps` + 2 gradients
-    of g and `steps` + 1 of f; it carries y, z and l. In the paper the rates fall and l grows as powers of k:
-    `growth=Decay(0.1, 6 / 7)` lets l grow as k^(1/7). On batches, a fixed outer rate and a fixed growth do not go
+    of g and `steps` + 1 of f; it carries y, z and l. In the paper learning rates fall and l grows as powers of k:
+    `growth=Decay(0.1, 6 / 7)` lets l grow as k^(1/7). On batches, a fixed outer lr and a fixed growth do not go
     together for long: D's noise grows with l, and after thousands of steps x leaves.
 
     Kwon, Kwon, Wright, Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023, Algorithm 1.

@@ -40,7 +40,7 @@ class FdeHBO(SecondOrder[FdeHBOState]):
 
     The projection keeps e v short where v is still far off. The length e is that of the library's difference products.
     A step costs twice what one of SOBA costs, and no second derivatives; it carries y, v, the point before and three
-    momenta. The paper's rates fall as k^(-1/3), its momentum as k^(-2/3).
+    momenta. The paper's learning rates fall as k^(-1/3), its momentum as k^(-2/3).
 
     Yang, Xiao, Ji, "Achieving O(eps^-1.5) complexity in Hessian/Jacobian-free stochastic bilevel optimization",
     NeurIPS 2023.

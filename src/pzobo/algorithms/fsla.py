@@ -42,7 +42,7 @@ class FSLA(SecondOrder[FSLAState]):
 
     y and v are updated one after the other, and m sees both; at the first step m = D(x, y', v'). Each line has batches
     of its own. A step costs one dg/dy, three gradients of f and three products; it carries y, v, x before and m. The
-    paper's rates and its momentum fall as k^(-1/2).
+    paper's learning rates and its momentum fall as k^(-1/2).
 
     Li, Gu, Huang, "A fully single loop algorithm for bilevel optimization without Hessian inverse", AAAI 2022.
 

@@ -30,7 +30,7 @@ class MASOBA(SecondOrder[MASOBAState]):
         D  = h
 
     All right-hand sides are at the old point, h is 0 at first. The average takes the bias of v out of the analysis, and
-    the rates need no decay. A step costs what one of SOBA costs; it carries y, v and h.
+    learning rates need no decay. A step costs what one of SOBA costs; it carries y, v and h.
 
     Chen, Xiao, Balasubramanian, "Optimal algorithms for stochastic bilevel optimization under relaxed smoothness
     conditions", JMLR 2024.

@@ -17,7 +17,7 @@ class MRBO(SecondOrder[SUSTAINState]):
 
     `SUSTAIN`'s step, with v = v_lr sum_{j=0}^{terms} prod_{i<=j} (I - v_lr H_i) df/dy: a new batch for each factor, the
     same at both points. A step costs four gradients and 2 (terms + 1) products; it carries y, the point before and two
-    momenta. The paper's rates fall as k^(-1/3), its momentum as k^(-2/3).
+    momenta. The paper's learning rates fall as k^(-1/3), its momentum as k^(-2/3).
 
     Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, Algorithm 1.
 

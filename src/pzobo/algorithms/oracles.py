@@ -36,9 +36,9 @@ class Slopes(NamedTuple):
     """The value of a loss on a batch, and its gradients.
 
     Attributes:
-        value: the loss.
-        y: its gradient in the inner variables.
-        x: its gradient in the outer variables.
+        value: the loss, a scalar.
+        y: its gradient in the inner variables, like y.
+        x: its gradient in the outer variables, like x.
 
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)
@@ -57,9 +57,9 @@ class Curved(NamedTuple):
     """dg/dy on a batch, and products with H = d2g/dy2 and J^T = d2g/dx dy.
 
     Attributes:
-        y: dg/dy.
-        hv: H v.
-        jv: J^T v.
+        y: dg/dy, like y.
+        hv: H v, like y.
+        jv: J^T v, like x.
 
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)
@@ -98,14 +98,14 @@ class Oracles(Feed):
 
     Args:
         problem: the problem.
-        x: its outer variables, whose tensors an optimizer changes in place.
+        x: its outer variables, a tree like x0, whose tensors an optimizer changes in place.
         sizes: rows of the batches of g and of f; None for all.
         products: how second derivatives are taken.
         seed: of the batches and of all random numbers.
 
     Attributes:
-        x: the outer variables at this step; a copy, so that it can be kept.
-        y0: where the inner variables start.
+        x: the outer variables at this step, like x0; a copy, so that it can be kept.
+        y0: where the inner variables start, like y.
         zeros: gradients that are zero, by the number of their tensor, those of y before those of x.
 
     Raises:

@@ -28,10 +28,10 @@ class Decay:
         OptionError: an option has a value that makes no sense.
 
     Examples:
-        >>> rate = pzobo.algorithms.Decay(0.1, 0.5)
-        >>> rate(0), rate(3)
+        >>> lr = pzobo.algorithms.Decay(0.1, 0.5)
+        >>> lr(0), lr(3)
         (0.1, 0.05)
-        >>> pzobo.algorithms.SOBA(lr=rate).lr
+        >>> pzobo.algorithms.SOBA(lr=lr).lr
         Decay(first=0.1, power=0.5, delay=1)
     """
 

@@ -52,7 +52,7 @@ class SABA(SecondOrder[SABAState]):
 
     The data is in fixed blocks of `batch_size` and `outer_batch_size` rows, drawn at random with their share of the
     rows. A step costs what one of SOBA costs. It carries y, v and the memory: twice the size of x and three times that
-    of y for each block. With the full batch it is SOBA. The rates are constant.
+    of y for each block. With the full batch it is SOBA. The learning rates are constant.
 
     Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global variance
     reduction algorithms", NeurIPS 2022, section 2.3.

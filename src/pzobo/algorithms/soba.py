@@ -46,7 +46,7 @@ class SOBA(SecondOrder[SOBAState]):
         D  = df/dx + J^T v
 
     All right-hand sides are at the old point, on one batch of g and one of f. A step costs one gradient of each, and
-    one H v with J^T v. It carries y and v. The authors' code lets all rates fall as
+    one H v with J^T v. It carries y and v. The authors' code lets all learning rates fall as
     k^(-1/2); in their submitted text those of y and v fall as k^(-2/5), that of x as k^(-3/5).
 
     Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global variance

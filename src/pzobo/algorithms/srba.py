@@ -38,7 +38,7 @@ class SRBA(SecondOrder[SRBAState]):
     and are those of all the data at every `period`-th step. Then y <- y - lr d_y, v <- v - v_lr d_v, D = d_x.
 
     A step costs twice what one of SOBA costs, and a pass over the data once a period. It carries y, v, the point before
-    and three directions. With the full batch it is SOBA. The rates are constant.
+    and three directions. With the full batch it is SOBA. The learning rates are constant.
 
     Dagréou, Moreau, Vaiter, Ablin, "A lower bound and a near-optimal algorithm for bilevel empirical risk
     minimization", AISTATS 2024.

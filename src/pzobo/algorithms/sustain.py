@@ -58,7 +58,7 @@ class SUSTAIN(SecondOrder[SUSTAINState]):
     where D(x, y) = df/dx - J^T v with v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy, p drawn from 0 to terms - 1.
     Both points see the same batches and the same p; at the first step the momenta are the directions themselves. A step
     costs four gradients, and 2 + (terms - 1) products on average; it carries y, the point before and two momenta. The
-    paper's rates fall as k^(-1/3), its momentum as k^(-2/3).
+    paper's learning rates fall as k^(-1/3), its momentum as k^(-2/3).
 
     Khanduri, Zeng, Hong, Wai, Wang, Yang, "A near-optimal algorithm for stochastic bilevel optimization via
     double-momentum", NeurIPS 2021.

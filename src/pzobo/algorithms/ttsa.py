@@ -9,13 +9,13 @@ from pzobo.algorithms.bsa import BSA
 
 @dataclass(frozen=True)
 class TTSA(BSA):
-    """TTSA: `BSA` with `steps=1`, the paper's rates being of another order.
+    """TTSA: `BSA` with `steps=1`, the paper's learning rates being of another order.
 
         y <- y - lr dg/dy
         v = terms v_lr prod_{i=1}^{p} (I - v_lr H_i) df/dy     at the new y; p drawn from 0 to terms - 1
         D = df/dx - J^T v
 
-    x moves on a slower time scale than y: the paper's rate of y falls as k^(-2/5), that of x as k^(-3/5). A step costs
+    x moves on a slower time scale than y: the paper's lr of y falls as k^(-2/5), that of x as k^(-3/5). A step costs
     two gradients, and 1 + (terms - 1)/2 products on average; it carries y.
 
     Hong, Wai, Wang, Yang, "A two-timescale stochastic algorithm framework for bilevel optimization", SIAM Journal on

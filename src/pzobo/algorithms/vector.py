@@ -19,7 +19,7 @@ class Vector:
     is `a.times(rate)`, `a.over(rate)` and `a.step(rate, b)`, for a - rate * b. And a @ b is `a.dot(b)`.
 
     Args:
-        leaves: the tensors, in the tree's order.
+        leaves: the tensors of a tree, in its order.
 
     Examples:
         >>> a = pzobo.algorithms.Vector((torch.ones(2), torch.ones(3, 1)))

@@ -37,7 +37,7 @@ class VRBO(SecondOrder[VRBOState]):
 
     The optimizer of `fit` moves x between two calls, so the inner loop of a step is the first thing that the next one
     does. A step costs 4 (steps + 1) gradients and 2 (steps + 1)(terms + 1) products; it carries y, x before and two
-    directions. The rates are constant.
+    directions. The learning rates are constant.
 
     Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, Algorithm 2.
 

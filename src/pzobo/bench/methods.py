@@ -28,7 +28,7 @@ class Setup:
         mu: the length of a perturbation.
         directions: Q.
         iterations: of CG, the fixed point and the Neumann series.
-        rate: of the maps of AID-FP and the Neumann series; that of the solver.
+        rate: the lr of the maps of AID-FP and the Neumann series; that of the solver.
         warm_start: start each path where the last one ended.
         batch_size: of the inner and the outer batches; all data by default.
         compile: compile the inner steps.
@@ -191,7 +191,7 @@ def _run(setup: Setup, kind: type[algorithms.Algorithm[Any]]) -> dict[str, Any]:
 
 
 def _algorithm(kind: type[algorithms.Algorithm[Any]], **numbers: Any) -> Build:
-    """An algorithm with the rate of the inner steps, its own numbers, and batches at both levels."""
+    """An algorithm with the lr of the inner steps, its own numbers, and batches at both levels."""
 
     def build(setup: Setup, problem: Problem) -> algorithms.Algorithm[Any]:
         return kind(**{"lr": setup.memory_rate, **numbers}, **_run(setup, kind))

@@ -1,4 +1,4 @@
-"""How are the runs of an experiment made? Each method on each seed, side by side, into folders; rates are searched."""
+"""How are the runs of an experiment made? Each method on each seed, side by side, into folders; each lr is searched."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Job:
     seed: int
     lr: float
     searched: tuple[tuple[float, float], ...] = ()
-    """The rates that were tried, and what they came to."""
+    """The learning rates that were tried, and what they came to."""
     command: str = ""
 
     @property
@@ -174,8 +174,8 @@ def plan(experiment: Experiment, command: str, rates: Callable[[Experiment, str]
 def planned(experiment: Experiment) -> list[tuple[Experiment, int, str]]:
     """The variant, seed and method of each run, seed by seed; of the shard's runs alone if there is one.
 
-    Every so many of them belong to a shard. Where rates are searched, all runs of a method in a family of variants are
-    one shard's, which searches its rate too.
+    Every so many of them belong to a shard. Where learning rates are searched, all runs of a method in a family of
+    variants are one shard's, which searches theirs too.
     """
     part, parts = part_of(experiment.shard)
     variants = experiment.variants()
@@ -221,7 +221,7 @@ class Rates:
             write_atomically(file, (json.dumps(found, indent=2) + "\n").encode())
 
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
-        """The rate, and the trials it comes from."""
+        """The learning rate, and the trials it comes from."""
         if isinstance(variant.lr, (int, float)):
             return float(variant.lr), ()
         if variant.lr == "paper" or not variant.menu[method].tuned:
@@ -236,13 +236,13 @@ class Rates:
 
 
 def _of_all_shards(file: Path) -> list[Path]:
-    """The file of rates of a whole experiment and those of its shards, as far as they are there."""
+    """The file of learning rates of a whole experiment and those of its shards, as far as they are there."""
     name = re.compile(re.escape(file.stem) + r"(-\d+-of-\d+)?\.json")
     return sorted(path for path in file.parent.glob("rates-*.json") if name.fullmatch(path.name))
 
 
 def _searched(file: Path) -> dict[str, dict[str, float]]:
-    """What a search came to, of each method and rate."""
+    """What a search came to, of each method and learning rate."""
     try:
         found = json_text.read(file)
         for trials in found.values():
@@ -251,7 +251,7 @@ def _searched(file: Path) -> dict[str, dict[str, float]]:
             for rate in trials:
                 float(rate)
     except ValueError as error:
-        raise DamagedFileError(f"{file} is damaged ({error}): remove it, and the rates are searched anew.") from error
+        raise DamagedFileError(f"{file} is damaged ({error}): remove it, and each lr is searched anew.") from error
     return found
 
 

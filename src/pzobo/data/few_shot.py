@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pzobo.errors import StructureError
+from pzobo.errors import OptionError, StructureError
 from pzobo.extras import need
 
 TURNS = 4
@@ -21,9 +21,10 @@ class ImageClasses:
     """Images of several classes, the same number of each.
 
     Args:
-        images: classes x images x channels x height x width of uint8, perhaps mapped from a file.
-        names: one for each class.
-        classes: which rows of `images` are meant, so that parts of one dataset share one tensor; all by default.
+        images: (classes, images, channels, height, width) of uint8, perhaps mapped from a file.
+        names: k of them, one for each class.
+        classes: (k,) of int64: which rows of `images` are meant, so that parts of one dataset share one tensor; all by
+            default.
         mean: of each channel, with 255 as 1; `Tasks` subtracts it.
         std: of each channel, with 255 as 1; `Tasks` divides by it.
 
@@ -83,6 +84,14 @@ class ImageClasses:
         """The same with the images on another device."""
         return replace(self, images=self.images.to(device), classes=self.rows.to(device))
 
+    def shrunk(self, size: int) -> ImageClasses:
+        """The same classes with images of size x size, each pixel the mean of the area that it stands for."""
+        side = min(self.shape[1:])
+        if not 1 <= size <= side:
+            raise OptionError(f"shrunk({size}): must be from 1 to {side}, the side of the images.")
+        small = [interpolate(self.images[row].float(), (size, size), mode="area").round() for row in self.rows.tolist()]
+        return replace(self, images=torch.stack(small).to(torch.uint8), classes=None)
+
 
 class FewShotData(NamedTuple):
     """Classes in three parts; no class is in two of them.
@@ -101,6 +110,10 @@ class FewShotData(NamedTuple):
     train: ImageClasses
     val: ImageClasses
     test: ImageClasses
+
+    def shrunk(self, size: int) -> FewShotData:
+        """The same classes with images of size x size."""
+        return FewShotData(*(part.shrunk(size) for part in self))
 
 
 def turned(images: Tensor, names: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:

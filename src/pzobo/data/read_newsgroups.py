@@ -45,8 +45,8 @@ class Texts:
     """Posts as rows of a sparse matrix, and their groups.
 
     Attributes:
-        csr: n x 130,107, a SciPy matrix of float64: a row for each post, a column for each word.
-        labels: the group of each of the n posts, counted from 0, as int64.
+        csr: (n, 130107), a SciPy matrix of float64: a row for each post, a column for each word.
+        labels: (n,) of int64: the group of each of the n posts, counted from 0.
 
     Examples:
         >>> pzobo.data.newsgroups().train.labels.shape        # doctest: +SKIP

@@ -11,8 +11,8 @@ class Split(NamedTuple):
     """Inputs and their labels.
 
     Attributes:
-        inputs: one a row: a tensor of n x d or of n images, or a SparseMatrix of n x d.
-        labels: n classes, counted from 0, as int64.
+        inputs: (n, d), n rows of d features, as a tensor or a SparseMatrix; or n images.
+        labels: (n,) of int64: classes, counted from 0.
 
     Examples:
         >>> inputs, labels = pzobo.data.digits().train

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 TIMES = 20
-"""Gradient descent makes an error e^20 times smaller in this many times 1 / (rate * least curvature) steps."""
+"""Gradient descent makes an error e^20 times smaller in this many times 1 / (lr * least curvature) steps."""
 
 MANY = 1000
 """From so many steps on, the search ends when doubling them twice leaves the error nearly as it was."""
@@ -22,9 +22,9 @@ def doubled(
         steps: the first N.
         allowed: the error to reach.
         most: the largest N.
-        contraction: rate * least curvature, by which a step of gradient descent makes an error smaller. Where the error
+        contraction: lr * least curvature, by which a step of gradient descent makes an error smaller. Where the error
             is still there after `TIMES` / contraction steps, g is not what its curvature says: it has kinks, or the
-            rate is too large.
+            lr is too large.
 
     Returns:
         N, and its error.

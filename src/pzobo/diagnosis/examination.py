@@ -55,9 +55,9 @@ def doctor(
 
     Args:
         problem: what is examined.
-        x: where; the problem's own start by default.
-        y0: where the inner path starts; the problem's own start by default.
-        solver: the one in use; by default gradient descent of 20 steps with a rate that is safe at y0.
+        x: where, a tree like x0; the problem's own start by default.
+        y0: where the inner path starts, a tree like y; the problem's own start by default.
+        solver: the one in use; by default gradient descent of 20 steps with a learning rate that is safe at y0.
         jacobian: the one in use; `PZOBO()` by default.
         target: the relative error of the hypergradient that one would be content with.
         draws: how often the estimate is drawn.
@@ -85,7 +85,7 @@ def doctor(
         return Diagnosis((Finding("inner loss not finite", "problem", _NOT_FINITE),))
     if solver is None:
         high = _inner_spectrum(flat, flat.y0, generator)[1]
-        solver = GD(lr=1 / high if high > FLAT else 0.1, steps=20)  # no curvature says nothing of a rate
+        solver = GD(lr=1 / high if high > FLAT else 0.1, steps=20)  # no curvature says nothing of an lr
     if isinstance(solver, Iterative) and (not solver.constant or (solver.weight_decay and not solver.decoupled)):
         raise OptionError(
             f"doctor looks at the minimum of g, and {solver!r} has numbers that are no constants, or a weight decay: "

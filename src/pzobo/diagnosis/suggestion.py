@@ -106,8 +106,8 @@ def suggest(
     Args:
         problem: for which settings are wanted.
         target: the relative error, between 0 and 1.
-        x: where; the problem's own start by default.
-        y0: where the inner path starts; the problem's own start by default.
+        x: where, a tree like x0; the problem's own start by default.
+        y0: where the inner path starts, a tree like y; the problem's own start by default.
         sampler: of the directions; `Orthogonal()` by default, which needs the fewest.
         max_steps: refuse if more inner steps than this were needed.
         seed: of everything that is drawn.

@@ -39,7 +39,10 @@ def batches_of(solver: Any, batch: Tree, batches: Sequence[Tree] | None) -> tupl
 def inner_variable(leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.layout != torch.strided:
         found = f"a tensor of {leaf.dtype}, {leaf.layout}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
-        raise StructureError(f"y0 holds {found}; the inner variables must be dense floating-point tensors.")
+        raise StructureError(
+            f"y0 holds {found}; the inner variables must be dense floating-point tensors, in any nesting of dicts, "
+            "lists and tuples. Those of a module are pzobo.Functional(module).weights()."
+        )
     # Forward derivatives write into copies of y, which then need memory for each element.
     return leaf.detach().contiguous() if 0 in leaf.stride() else leaf.detach()
 

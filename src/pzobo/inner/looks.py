@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from pzobo.errors import BatchError, CompileWarning, PzoboError
+from pzobo.errors import BatchError, CompileWarning, PzoboError, StructureError
 from pzobo.inner.kernel import Code, Kernel
 from pzobo.inner.parts import Numbers
 from pzobo.inner.solver import Iterative, Solver
@@ -24,7 +24,7 @@ from pzobo.tensors.checks import scalar
 from pzobo.tensors.modules import Calls, calls, conditions
 from pzobo.tensors.precision import Coarsest
 from pzobo.tensors.replay import watched
-from pzobo.tensors.strangers import strangers
+from pzobo.tensors.strangers import reached, strangers
 from pzobo.tensors.trees import Leaves, Plan, Taken
 
 
@@ -120,8 +120,7 @@ class Looks:
                     if loss is not None:
                         with calls() as called:
                             value = loss(z, y_plan.build(asked), batch.tree)
-                        scalar(value, "The inner loss")
-                        values.append(value)
+                        values.append(needs_y(scalar(value, "The inner loss"), asked))
                     if "function" in solver.gives:
                         values += Plan.take(solver.fn(z, batch.tree))[0]
                     z_leaves, z_plan = Plan.take(z)
@@ -132,8 +131,9 @@ class Looks:
                 if given:
                     raise
                 raise BatchError(
-                    f"Neither batch= nor batches= was given, and without one the inner loss failed ({error}). "
-                    "Call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch for each step."
+                    f"The inner loss failed ({error}). It got None for a batch, since neither batch= nor batches= was "
+                    "given: if it needs one, call argmin(x, y0, batch), or argmin(x, y0, batches=[...]) with one batch "
+                    "for each step. It is called as inner_loss(x, y, batch)."
                 ) from error
         modules = called.modules if self.compile else ()
         now = conditions(modules) if modules else ()
@@ -143,7 +143,7 @@ class Looks:
         kernel = self._kernel(z_plan, y_plan, y, self.compile and not hindrance, now)
         if kernel.numbers is not None:
             z_size += len(kernel.numbers.by_x)
-        given_tensors = (t for t in (*x_leaves, *asked) if isinstance(t, Tensor))
+        given_tensors = [t for t in (*x_leaves, *asked) if isinstance(t, Tensor)]
         others = strangers((t for t in values if isinstance(t, Tensor)), given_tensors)
         look = Look(kernel, z_size, modules, now, coarsest.eps, tuple(t.shape for t in others))
         self._looks[signature] = look
@@ -179,6 +179,18 @@ class Looks:
             f"hooks or modes of its modules have changed {limit} times, and each time it was compiled anew. "
             "To compile, register hooks once, and leave the modules in one mode."
         )
+
+
+def needs_y(value: Tensor, y: Leaves) -> Tensor:
+    """The value of an inner loss, if it depends on y at all."""
+    asking = {id(t) for t in y if t.requires_grad}
+    if asking and not any(id(t) in asking for t in reached([value])):
+        raise StructureError(
+            "The inner loss does not depend on y, so no step would move it. Is y detached, or turned into numbers or "
+            "NumPy, on its way? Or is a module called with its own weights? net = pzobo.Functional(module), and then "
+            "net(y, inputs), takes those in y."
+        )
+    return value
 
 
 def _asking(y: Leaves) -> Leaves:

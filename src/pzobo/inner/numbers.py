@@ -28,16 +28,16 @@ class Schedule:
 
     Args:
         of: a function of the step, or a sequence of numbers, whose last one holds from there on; none of them negative.
-        times: a function of x that the number of each step is multiplied with, such as a learned rate; none by default.
+        times: a function of x that the number of each step is multiplied with, such as a learned lr; none by default.
 
     Raises:
         OptionError: `of` is neither a function nor a sequence of numbers, or `times` is no function.
 
     Examples:
-        >>> rate = pzobo.Schedule(lambda t: 0.1 * 0.9**t)
-        >>> rate.at(0), rate.at(1)
+        >>> lr = pzobo.Schedule(lambda t: 0.1 * 0.9**t)
+        >>> lr.at(0), lr.at(1)
         (0.1, 0.09000000000000001)
-        >>> pzobo.GD(lr=rate, steps=20).steps
+        >>> pzobo.GD(lr=lr, steps=20).steps
         20
     """
 

@@ -24,7 +24,7 @@ class Solution:
 
     Args:
         inner: the inner problem that was solved.
-        y: its answer y^N, as a tuple of tensors.
+        y: its answer y^N: the tensors of a tree like y0, in its order.
 
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)

@@ -59,7 +59,7 @@ def for_tasks(y0: Tree, tasks: int) -> Tree:
     """y0 once for each task, in a new first dimension. A y0 that requires a gradient gets the sum over the tasks.
 
     Args:
-        y0: where every task starts.
+        y0: where every task starts, any tree of tensors.
         tasks: how many there are.
 
     Returns:

@@ -171,7 +171,8 @@ def _advice(inner: InnerProblem) -> str:
         return (
             "Adam divides by the root of tiny second moments, so that an exact derivative need not be the slope at any "
             "step one can make: try a larger eps in Adam (1e-3), HeavyBall, or PZOBO with as many Orthogonal "
-            "directions as there are outer variables, which measures the slope at its mu."
+            "directions as there are outer variables, which measures the slope at its mu, and sees less of this "
+            "if mu is larger."
         )
     return (
         'If it is made by differences, use products="forward" or "autodiff", or float64. If it is not, the path has '

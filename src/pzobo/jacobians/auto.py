@@ -44,8 +44,9 @@ class Auto(Jacobian):
 
     At its first backward pass it times those that fit the solver, and takes the fastest whose answer is within
     `accuracy` of the exact derivative of y^N, if paths confirm that one; where they do not, or nothing can be
-    differentiated, of PZOBO with a direction for each variable. It chooses again when an audit fails. Two runs may
-    choose differently, since times do: give `argmin.jacobian.chosen` itself to repeat a run.
+    differentiated, of PZOBO with a direction for each variable. Where paths confirm that one neither, the audit warns.
+    It chooses again when an audit fails. Two runs may choose differently, since times do: give
+    `argmin.jacobian.chosen` itself to repeat a run.
 
     Args:
         accuracy: the relative error that is allowed, of the answer's own length.
@@ -109,10 +110,14 @@ class Auto(Jacobian):
         return y, pullback
 
     def witness(self, inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves) -> list[Finding]:
-        """The path test, whatever was chosen: it speaks of y^N. What fails is chosen again. PZOBO is itself one."""
-        if isinstance(self.chosen, PZOBO):
-            return self.chosen.witness(inner, y, v, answer)
+        """The path test, whatever was chosen: it speaks of y^N. What fails is chosen again, but for PZOBO, which is
+        taken where nothing else holds."""
+        own = self.chosen.witness(inner, y, v, answer) if isinstance(self.chosen, PZOBO) else []
+        if any(finding.name == "signal" and finding.value < 1 for finding in own):
+            return own  # from fewer directions than there are variables
         found = exact_slope(inner, y, v, answer, f"The hypergradient of Auto, by {self._name},")
+        if own:
+            return [*own, *found]
         if not all(finding.holds for finding in found):
             self.chosen, self._name = None, ""
         return found

@@ -126,4 +126,4 @@ def _advice(solver: Any) -> str:
         )
     if "function" in solver.gives:
         return "With a closed form use Unrolled() or ForwardMode (which differentiate it), Implicit(CG) or PZOBO."
-    return "With this solver use Unrolled, Implicit(CG), Nudged or PZOBO; or give FixedPoint a rate of its own: lr=."
+    return "With this solver use Unrolled, Implicit(CG), Nudged or PZOBO; or give FixedPoint an lr of its own."

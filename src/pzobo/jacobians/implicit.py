@@ -129,7 +129,7 @@ class FixedPoint(Inverse):
 
     Args:
         steps: how often the map's transposed derivative is applied; each costs one product with H.
-        lr: takes the map of gradient descent with this rate instead of the solver's own. It must be below 2 / L for
+        lr: takes the map of gradient descent with this step instead of the solver's own. It must be below 2 / L for
             convergence, L the largest eigenvalue of H.
 
     Raises:
@@ -181,7 +181,7 @@ class FixedPoint(Inverse):
 
 
 def _transposed_map(at: Place, y_bar: Leaves, state_bar: Leaves, given: Any) -> tuple[Leaves, Leaves, Leaves]:
-    """The transposed derivative of the solver's step, or of a gradient step with a rate of its own."""
+    """The transposed derivative of the solver's step, or of a gradient step with an lr of its own."""
     _, state, rate = given
     if rate is None:
         return at.pull(state, y_bar, state_bar)

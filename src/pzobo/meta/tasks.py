@@ -32,13 +32,13 @@ def _choose(keys: Tensor, n: int, k: int) -> Tensor:
 
 
 class Episodes(NamedTuple):
-    """Some tasks, stacked: images of tasks x images x channels x height x width, and labels of tasks x images.
+    """Some tasks, stacked.
 
     Attributes:
-        support: what each task is adapted to, ways times shots images, class by class.
-        support_labels: their classes, from 0 to ways - 1, as int64.
-        query: what each task is judged by, ways times queries other images, class by class.
-        query_labels: their classes, from 0 to ways - 1, as int64.
+        support: (tasks, ways * shots, channels, height, width): images that each task is adapted to, class by class.
+        support_labels: (tasks, ways * shots) of int64: their classes, from 0 to ways - 1.
+        query: (tasks, ways * queries, channels, height, width): other images that it is judged by, class by class.
+        query_labels: (tasks, ways * queries) of int64: their classes, from 0 to ways - 1.
 
     Examples:
         >>> tasks = pzobo.meta.Tasks(pzobo.data.digits_few_shot().train, ways=5, shots=1, queries=2)

@@ -58,7 +58,8 @@ class ResNet12(Backbone):
     Args:
         channels: of the images.
         size: height and width of the images, at least 16; any such size has the same 640 features.
-        drop: rate of DropBlock after the last two blocks, in training only. 0 is the paper's; MetaOptNet has 0.1.
+        drop: the share that DropBlock sets to zero after the last two blocks, in training only. 0 is the paper's;
+            MetaOptNet has 0.1.
 
     Raises:
         OptionError: an option has a value that makes no sense.

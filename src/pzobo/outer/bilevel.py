@@ -59,7 +59,7 @@ class Bilevel(Objective):
     """f(x, y^N(x)), with the hypergradient of a method.
 
     Attributes:
-        x: the outer variables.
+        x: the outer variables, a tree like x0.
         y: the inner solution of the last call of `outer_loss`, or y0.
         argmin: the inner problem as a differentiable function.
     """

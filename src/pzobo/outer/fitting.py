@@ -40,14 +40,14 @@ class Fit:
     """What a run came to.
 
     Attributes:
-        x: the outer variables.
-        y: the inner solution at x, for methods that have one.
+        x: the outer variables, a tree like x0.
+        y: the inner solution at x, a tree like y0, for methods that have one.
         history: the rows of metrics, as in metrics.jsonl.
         steps: outer steps made.
         seconds: their time, without evaluation.
         stopped: "steps", "target" or "seconds".
-        refit: y of the model fitted again on all data, with `refit=True`; None without. Its metrics on validation data
-            mean nothing, since it has seen them.
+        refit: y of the model fitted again on all data, with `refit=True`, a tree like y0; None without. Its metrics on
+            validation data mean nothing, since it has seen them.
         chosen: the estimator that `Auto` chose, and why, in one line; empty where nothing was to choose.
 
     Examples:
@@ -70,7 +70,7 @@ class Fit:
         """Write x into the tensors of a tree of the same structure, in place: x0 itself, or the parameters of a module.
 
         Args:
-            tree: as in `found.copy_to(dict(module.named_parameters()))`.
+            tree: a tree like x0, as in `found.copy_to(dict(module.named_parameters()))`.
 
         Raises:
             StructureError: another structure, shape or dtype; then nothing is written.

@@ -31,8 +31,9 @@ class Minibatches:
         leaves: list[Any] = optree.tree_leaves(data)
         counts = {len(leaf) if isinstance(leaf, Tensor) and leaf.ndim else -1 for leaf in leaves}
         if len(counts) != 1 or -1 in counts:
+            found = f"tensors of {sorted(counts - {-1})} rows" if counts - {-1} else "no tensors with rows"
             raise BatchError(
-                f"Minibatches need tensors with the same number of rows; found {sorted(counts - {-1})}. "
+                f"Minibatches need tensors with the same number of rows, in the problem's train or val; found {found}. "
                 "Without a batch size the data is given to the loss as it is."
             )
         (self.rows,) = counts

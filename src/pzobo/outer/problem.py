@@ -27,10 +27,10 @@ class Problem:
     Args:
         inner_loss: g as `inner_loss(z, y, batch) -> scalar`, where z = prepare(x, batch), or x itself.
         outer_loss: f as `outer_loss(x, y, batch) -> scalar`.
-        x0: where the outer variables start.
-        y0: where the inner variables start.
-        train: the batch that g gets.
-        val: the batch that f gets.
+        x0: where the outer variables start, any tree of tensors.
+        y0: where the inner variables start, any tree of tensors.
+        train: the batch that g gets, any tree of tensors and other things.
+        val: the batch that f gets, any tree of tensors and other things.
         prepare: as in `Argmin`.
         hypergradient: the exact gradient of f(x, y*(x)) as a function of x, where it is known.
         solution: y* as a differentiable function of (z, train), where there is a formula.

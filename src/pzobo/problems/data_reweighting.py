@@ -20,7 +20,7 @@ class Reweighting(Classification):
     """A `Classification` that also says which training labels were changed.
 
     Args:
-        corrupted: n truth values, one for each training example: whether its label was changed.
+        corrupted: (n,) of bool, one for each of n training examples: whether its label was changed.
 
     Examples:
         >>> problem = pzobo.problems.reweighting("digits")

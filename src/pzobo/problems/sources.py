@@ -23,8 +23,8 @@ class SourceWeights(Classification):
     """A `Classification` that also says how bad each source is.
 
     Args:
-        wrong: K shares, one for each source: how many of its labels are wrong.
-        clean: n labels, the right ones of the training images.
+        wrong: (K,), one for each of K sources: the share of its labels that is wrong.
+        clean: (n,) of int64, the right labels of the n training images.
 
     Examples:
         >>> problem = pzobo.problems.source_weights("digits", sources=4, size=50)

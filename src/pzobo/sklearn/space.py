@@ -94,7 +94,7 @@ class Hyperparameter:
 
 @dataclass(frozen=True)
 class Log(Hyperparameter):
-    """A positive number on a logarithmic scale: strengths, widths, rates.
+    """A positive number on a logarithmic scale: strengths, widths, learning rates.
 
     Args:
         low: the lower bound, positive.

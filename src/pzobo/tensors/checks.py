@@ -21,10 +21,11 @@ def scalar(value: Any, what: str) -> Tensor:
     """A loss's value, if it is one floating-point number."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         return value
-    found = f"a {value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
-    raise ScalarLossError(
-        f"{what} returned {found}; expected one floating-point number: reduce it with .mean() or .sum()."
-    )
+    if isinstance(value, Tensor):
+        found, advice = f"a {value.dtype} tensor of shape {tuple(value.shape)}", "reduce it with .mean() or .sum()"
+    else:
+        found, advice = repr(type(value)), "return the tensor itself, with its graph"
+    raise ScalarLossError(f"{what} returned {found}; expected one floating-point number: {advice}.")
 
 
 @contextmanager

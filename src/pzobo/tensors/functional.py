@@ -44,6 +44,12 @@ class Functional:
             if nn.parameter.is_lazy(tensor):
                 raise StructureError(f"{name} has no size yet: call the lazy module once on a batch before.")
         self.module = module
+        self._names = self._named()
+
+    def _named(self) -> set[str]:
+        """The names of all parameters and buffers, those of tied ones too."""
+        parts = (self.module.named_parameters, self.module.named_buffers)
+        return {name for part in parts for name, _ in part(remove_duplicate=False)}
 
     def weights(self, requires_grad: bool = False) -> dict[str, Tensor]:
         """Copies of the module's weights as they are now.
@@ -61,20 +67,26 @@ class Functional:
         """What the module gives with these weights.
 
         Args:
-            weights: as `weights()` has them; those that are left out are the module's own.
+            weights: a tree like that of `weights()`; those that are left out are the module's own.
             *args: for the module.
             **kwargs: for the module.
 
         Returns:
             What the module gives with these weights.
+
+        Raises:
+            StructureError: a name that the module does not have.
         """
+        for name in weights:
+            if name not in self._names and name not in self._named():
+                raise StructureError(f"{type(self.module).__name__} has no parameter or buffer {name!r}.")
         return functional_call(self.module, dict(weights), args, kwargs)
 
     def put_back(self, weights: Mapping[str, Tensor]) -> None:
         """Write weights into the module.
 
         Args:
-            weights: as `weights()` has them.
+            weights: a tree like that of `weights()`.
 
         Raises:
             StructureError: other names, shapes or dtypes; then nothing is written.

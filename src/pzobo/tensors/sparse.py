@@ -48,7 +48,8 @@ class SparseMatrix(Tensor):
     It is made by `from_torch` or `from_scipy`, which find the parts.
 
     Args:
-        parts: row starts, columns and values of A (n x d), then those of A^T, as in compressed rows (CSR).
+        parts: of A, (n, d), as in compressed rows (CSR): row starts (n + 1,), columns and values, one for each number
+            that is stored; then those of A^T, (d, n).
         shape: (n, d).
 
     Examples:
@@ -108,7 +109,7 @@ class SparseMatrix(Tensor):
         """The matrix with the rows of this one, and then those of the other.
 
         Args:
-            other: with as many columns.
+            other: (m, d): m more rows, of d columns as this one has.
         """
         return type(self).from_torch(torch.cat([m._plain().to_sparse_coo() for m in (self, other)]))
 

@@ -56,7 +56,7 @@ def estimate_constants(
         steps: inner gradient steps of each path; at least 1.
         krylov: steps of the eigenvalue iteration (power iteration, all vectors kept).
         probes: random vectors for each Frobenius norm.
-        batches: inner batches of the same size, from which sigma is estimated. Without them sigma is 0.
+        batches: inner batches of the same size, trees of tensors, from which sigma is estimated. Without them it is 0.
         batch_size: samples in each of these batches. sigma is that of one sample.
         seed: of everything that is drawn.
 

@@ -62,7 +62,7 @@ def smooth(
         wire: what crosses the network then, as in `Argmin`.
 
     Returns:
-        fn(x), in the structure that `fn` gives.
+        fn(x), a tree of tensors in the structure that `fn` gives.
 
     Raises:
         SmoothingError: `mu` is not positive, or so small that differences are rounding noise.

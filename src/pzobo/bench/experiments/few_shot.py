@@ -93,6 +93,8 @@ class FewShotLearning(Experiment):
     """The data: digits, which needs no download, omniglot, or miniimagenet, which the paper has."""
     root: Path | None = None
     """The folder that has the data. By default it is looked for in PZOBO_DATA and the cache; omniglot is downloaded."""
+    size: int | None = None
+    """The side of an image in pixels, no larger than the data has: smaller images take less time."""
     backbone: Literal["cnn4", "resnet12"] = "cnn4"
     """The network whose features are learnt."""
     filters: int | None = None
@@ -199,6 +201,8 @@ class FewShotLearning(Experiment):
             data = digits_few_shot(seed=seed)
         else:
             data = omniglot(self.root) if self.data == "omniglot" else miniimagenet(self.root)
+        if self.size is not None:
+            data = data.shrunk(self.size)
         sizes = self.sizes()
         net = ResNet12 if self.backbone == "resnet12" else partial(CNN4, filters=sizes["filters"])
         return FewShot(

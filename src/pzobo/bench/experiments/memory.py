@@ -49,7 +49,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.opti
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(Experiment):
-    """What both problems share: every method with each outer optimizer, whose rates are searched apart."""
+    """What both problems share: every method with each outer optimizer, whose learning rates are searched apart."""
 
     outer: Annotated[tuple[Literal["sgd", "adam"], ...], NotEmpty()] = ("sgd", "adam")
     """The outer optimizers; each method runs with each of them."""
@@ -60,7 +60,7 @@ class Benchmark(Experiment):
     seeds: Seeds = 3
 
     def variants(self) -> list[Self]:
-        # What has no rate is the same with every optimizer: it runs with the first.
+        # What has no lr is the same with every optimizer: it runs with the first.
         first, *others = dict.fromkeys(self.outer)
         tuned = [name for name in self.chosen() if self.menu[name].tuned]
         return [replace(self, outer=(first,)), *(self.only(*tuned, outer=(other,)) for other in others if tuned)]
