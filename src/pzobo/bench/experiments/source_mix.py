@@ -187,11 +187,11 @@ class Sources(Experiment):
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         problem = getattr(objective, "problem", None)
-        rank = {"rank": _rank(objective.x.detach(), problem.wrong)} if _weighs(objective, problem) else {}
+        rank = {"rank": _rank(objective.x.detach(), problem.wrong)} if _weighs(problem, objective) else {}
         return {**objective.evaluate(), **rank, **called(objective)}
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
-        weighs = _weighs(objective, getattr(objective, "problem", None))
+        weighs = _weighs(getattr(objective, "problem", None), objective)
         weights = objective.x.detach().sigmoid().tolist() if weighs else []
         named = {f"weight_{k}": weight for k, weight in enumerate(weights)}
         return {**self.evaluate(objective), **named, **again(objective, self.setup().solver)}
@@ -200,7 +200,7 @@ class Sources(Experiment):
         return 0.3
 
 
-def _weighs(objective: Objective, problem: object) -> TypeGuard[SourceWeights]:
+def _weighs(problem: object, objective: Objective) -> TypeGuard[SourceWeights]:
     """Whether x has a weight for each source; a control's has not."""
     return isinstance(problem, SourceWeights) and objective.x.shape == problem.wrong.shape
 
