@@ -84,6 +84,19 @@ def test_x_is_worth_what_the_solved_inner_problem_says() -> None:
     assert objective.evaluate()["val_loss"] < 0.9 * found["solved_val_loss"]
 
 
+def test_stocbio_sees_the_batches_of_the_algorithms() -> None:
+    experiment = DataCleaning(methods=("stocbio",), compile=False)
+    problem = experiment.problem(0)
+    built = experiment.menu["stocbio"].build(experiment.setup(), problem)
+    batches = {"batch_size": 64, "outer_batch_size": 64, "jacobian_batches": 7, "mixed": "batch"}
+    solver, jacobian = pzobo.GD(0.02, 4), pzobo.Implicit(pzobo.Neumann(0.1, 6))
+    assert built == pzobo.Method(solver, jacobian, warm_start=True, **batches)
+    objective = built.start(problem, 0)
+    with pytest.warns(pzobo.errors.AuditWarning, match="linear system"):  # six terms are few
+        objective.hypergradient()
+    assert int((objective.x.grad != 0).sum()) <= 64, "those of the batch of the mixed derivative"
+
+
 def test_controls_have_nothing_to_solve_and_are_fitted_once() -> None:
     fits: list[int] = []
 

@@ -130,6 +130,16 @@ def _neumann(setup: Setup, problem: Problem) -> Method:
     return setup.method(Implicit(Neumann(setup.rate, setup.iterations)), own=setup.iterations + 1)
 
 
+def _batched(build: Build) -> Build:
+    """The same on the batches of the algorithms and with their steps of y, where the Jacobians see all data."""
+
+    def on_batches(setup: Setup, problem: Problem) -> Startable:
+        solver = GD(setup.memory_rate, setup.solver.steps)
+        return build(replace(setup, solver=solver, batch_size=setup.algorithm_batch), problem)
+
+    return on_batches
+
+
 def _plain(jacobian: Jacobian) -> Build:
     return lambda setup, problem: setup.method(jacobian)
 
@@ -182,6 +192,9 @@ STOCHASTIC: dict[str, Named] = {
     "hozog": METHODS["hozog"],
 }
 """The methods for experiments with minibatches."""
+
+BATCHED: dict[str, Named] = {"stocbio": replace(STOCHASTIC["stocbio"], build=_batched(_neumann))}
+"""Jacobians on the batches of the algorithms, where the others see all data."""
 
 
 def _run(setup: Setup, kind: type[algorithms.Algorithm[Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pzobo.bench.experiments.bounds import AnyNumber, NotEmpty, Share
 from pzobo.bench.experiments.controls import Control
 from pzobo.bench.experiments.hyperparameters import auc
 from pzobo.bench.experiments.ordinary import ORDINARY, again
-from pzobo.bench.methods import ALGORITHMS, METHODS, SMALL, Named, Setup
+from pzobo.bench.methods import ALGORITHMS, BATCHED, METHODS, SMALL, Named, Setup
 from pzobo.bench.report.about import About, Panel, View
 from pzobo.jacobians import Direct
 from pzobo.outer.objective import Objective
@@ -101,7 +101,7 @@ class DataCleaning(Benchmark):
     lr_grid: Rates = (0.05, 0.5, 5.0, 20.0, 200.0, 2000.0)
 
     slow = frozenset({"forward", "exact"})
-    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS, **ORDINARY}
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **BATCHED, **ALGORITHMS, **ORDINARY}
     not_settings = Benchmark.not_settings | {"root"}
 
     about = About(

@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from pzobo.argmin import Argmin
 from pzobo.bench.experiments.controls import Control
 from pzobo.bench.methods import Named, Setup
 from pzobo.extras import need
@@ -92,9 +91,8 @@ class Searched(Control):
         super().__init__(problem, problem.start())
         self.search, self.seed = search, seed
         self.y = problem.y0
-        self._argmin = Argmin(
-            problem.inner_loss, solver=search.setup.solver, jacobian=Direct(), prepare=problem.prepare, audit=False
-        )
+        setup = search.setup
+        self._argmin = problem.argmin(setup.solver, Direct(), compile=setup.compile, check=setup.check, audit=False)
         self._sampler: Sampler | None = None
         self._values: list[float] = []
         self._best = float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -187,17 +187,22 @@ class Sources(Experiment):
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         problem = getattr(objective, "problem", None)
-        found: dict[str, float] = {}
-        if isinstance(problem, SourceWeights) and objective.x.shape == problem.wrong.shape:
-            found["rank"] = _rank(objective.x.detach(), problem.wrong)
-            found |= {f"weight_{k}": w for k, w in enumerate(objective.x.detach().sigmoid().tolist())}
-        return {**objective.evaluate(), **found, **called(objective)}
+        rank = {"rank": _rank(objective.x.detach(), problem.wrong)} if _weighs(problem, objective) else {}
+        return {**objective.evaluate(), **rank, **called(objective)}
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
-        return {**self.evaluate(objective), **again(objective, self.setup().solver)}
+        weighs = _weighs(getattr(objective, "problem", None), objective)
+        weights = objective.x.detach().sigmoid().tolist() if weighs else []
+        named = {f"weight_{k}": weight for k, weight in enumerate(weights)}
+        return {**self.evaluate(objective), **named, **again(objective, self.setup().solver)}
 
     def paper_lr(self, method: str) -> float:
         return 0.3
+
+
+def _weighs(problem: object, objective: Objective) -> TypeGuard[SourceWeights]:
+    """Whether x has a weight for each source; a control's has not."""
+    return isinstance(problem, SourceWeights) and objective.x.shape == problem.wrong.shape
 
 
 def _rank(x: torch.Tensor, wrong: torch.Tensor) -> float:

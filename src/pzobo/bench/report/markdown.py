@@ -48,7 +48,7 @@ def experiment_page(summary: Summary, figures: Sequence[str] = ()) -> str:
         parts += ["## Claims", claims_table([summary])]
     for title, head, rows in results(summary, shown):
         remarks = [f"{cells[0]}: {remark}" for cells, remark in rows if remark]
-        parts += [f"## {title}", _table(head, (cells for cells, _ in rows)), *remarks]
+        parts += [f"## {title}", table(head, (cells for cells, _ in rows)), *remarks]
     if figures:
         pictures = (f"![{view.title}]({path})" for (view, _), path in zip(shown, figures, strict=True))
         parts += ["## Figures", *pictures]
@@ -65,7 +65,7 @@ def claims_table(summaries: Iterable[Summary]) -> str:
         for claim in summary.about.claims
         if (found := claim.check(summary)) is not None
     ]
-    return _table(["the paper says", "holds here?", "evidence"], rows)
+    return table(["the paper says", "holds here?", "evidence"], rows)
 
 
 def _searched(summary: Summary) -> str:
@@ -92,7 +92,7 @@ def _machine(summary: Summary) -> str:
     return f"Made on: {'; '.join(words)}."
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
