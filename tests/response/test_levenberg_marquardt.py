@@ -165,6 +165,25 @@ def test_where_nothing_is_found_is_not_taken() -> None:
     assert float(steps.J[:, 0].abs().max()) == 0
 
 
+def test_the_damping_grows_faster_with_each_failure_in_a_row_and_falls_to_a_floor() -> None:
+    """4, 4^2, 4^3; a success begins anew; the floor is where LONGEST costs `enough`, 9/2 of the damping."""
+    steps, nothing = started(curved, enough=0.09), torch.full((30,), math.nan, dtype=torch.float64)
+    steps.damping, seen = 0.5, []
+    measure(steps, curved)
+    for _ in range(3):
+        assert not steps.judge(steps.propose(), nothing)
+        seen.append(steps.damping)
+    assert seen == [2.0, 32.0, 2048.0]
+    linear = started(lambda x: A @ x - B, enough=0.09)
+    measure(linear, lambda x: A @ x - B)
+    linear.damping, linear.failures = 0.021, 2
+    x = linear.propose()
+    assert linear.judge(x, A @ x - B)
+    assert linear.damping == pytest.approx(0.02)
+    assert not linear.judge(linear.propose(), nothing)
+    assert linear.damping == pytest.approx(0.08)
+
+
 def test_free_constants_follow() -> None:
     """f = min_c mean (c0 r + c1 - t)^2: value, gradient and curvature are those of the function of x alone."""
     t, X = normal(30, seed=4), normal(30, 3, seed=5)

@@ -202,8 +202,12 @@ def test_weights_and_groups() -> None:
         alone = Ridge(alpha=1.0).fit(X[train], y[train], sample_weight=weights[train])
         total += float(np.sum(weights[test] * (alone.predict(X[test]) - y[test]) ** 2))
     assert plain.cv_results_["loss"][0] == pytest.approx(total / weights.sum())
-    assert found.cv_results_["loss"][0] != pytest.approx(total / weights.sum()), "that weighs the fits alone"
+    assert found.cv_results_["loss"] == pytest.approx(plain.cv_results_["loss"]), "weights of a step are weights too"
     assert plain.report_.other_folds is not None
+    model = make_pipeline(StandardScaler(), Ridge(alpha=1.0))
+    both = {"standardscaler__sample_weight": weights, "ridge__sample_weight": weights[::-1]}
+    with pytest.raises(OptionError, match="different sample weights"):
+        search(model, space, max_fits=30).fit(X, y, **both)
 
 
 def test_folds_stay_the_same_in_a_search() -> None:

@@ -29,6 +29,9 @@ FACTOR = 4.0
 is near it."""
 LONGEST = 3.0
 """No step is longer in any coordinate, in units of x."""
+SHORTER = 4.0
+"""A step that failed makes the damping so much larger, the next in a row by its square, and so on (the growth is that
+of Nielsen, 1999): a damping that had become small would else take many failures to come back."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,11 @@ class LevenbergMarquardt:
         return Place(x, r, extra, float(self.terms.loss(x, r, extra)))
 
     @property
+    def least_damping(self) -> float:
+        """With which the longest step in one coordinate costs what is just worth an evaluation: less damps nothing."""
+        return max(2 * self.enough / LONGEST**2, 1e-6)
+
+    @property
     def best(self) -> Place:
         assert self.base is not None
         return self.base
@@ -238,14 +246,14 @@ class LevenbergMarquardt:
         if bool(r.isfinite().all()) and float(s.square().sum()) > 0:
             self.J += torch.outer(r - here.r - self.J @ s, s / s.square().sum())
         ratio = won / self.promised if self.promised > 0 else -1.0
-        if ratio > 0.7:
-            self.damping = max(self.damping / 5, 1e-6)
-        elif ratio < 0.25:
-            self.damping *= 4
         if won > 0:
             self.base, self.failures, self.moved = there, 0, True
         else:
             self.failures += 1
+        if ratio > 0.7:
+            self.damping = max(self.damping / 5, self.least_damping)
+        elif ratio < 0.25:
+            self.damping *= SHORTER ** max(self.failures, 1)
         return won > 0
 
     def done(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -141,6 +141,14 @@ def independent_rows(pairs: Sequence[tuple[Any, Any]], weights: Any) -> float:
 
     trained, predicted = (float(np.mean([worth(pair[side]) for pair in pairs])) for side in (0, 1))
     return predicted / (1 / len(pairs) + predicted / trained)
+
+
+def given_weights(params: Mapping[str, Any]) -> Any:
+    """The weights of the rows among the arguments of `fit`: `sample_weight`, or that of a step of a pipeline."""
+    found = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight" and v is not None]
+    if any(not np.array_equal(found[0], other) for other in found[1:]):
+        raise OptionError("The steps got different sample weights, and the loss has one for each row: give the same.")
+    return found[0] if found else None
 
 
 def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:

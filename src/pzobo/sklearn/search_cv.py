@@ -18,7 +18,7 @@ from pzobo.options import positive, whole
 from pzobo.response.levenberg_marquardt import Place, Terms
 from pzobo.response.search import ResponseSearch
 from pzobo.sklearn.hooks import PredictingSearchCV, Splits, unwatched
-from pzobo.sklearn.losses import Outputs, RowLoss, independent_rows, row_loss
+from pzobo.sklearn.losses import Outputs, RowLoss, given_weights, independent_rows, row_loss
 from pzobo.sklearn.report import Losses, Report, other_folds
 from pzobo.sklearn.space import USE_OPTUNA, Hyperparameter, Space
 
@@ -135,11 +135,12 @@ class ResponseSearchCV(PredictingSearchCV):
             X: rows of features: an array, a sparse matrix, a data frame.
             y: what is to be predicted.
             test: a pair (X, y) of held-out rows, for `report_` alone.
-            params: of the estimator's `fit`, such as `sample_weight` (which weighs the loss too), and `groups`.
+            params: of the estimator's `fit`, such as `sample_weight` or a step's `ridge__sample_weight` (both weigh the
+                loss too), and `groups`.
         """
         self._own_params = self.estimator.get_params()
         space = Space(self.space, self._own_params)
-        self._space, self._weights = space, params.get("sample_weight")
+        self._space, self._weights = space, given_weights(params)
         self._random = check_random_state(self.random_state)
         if self.max_fits is not None:
             whole("max_fits", self.max_fits)
@@ -261,7 +262,7 @@ class ResponseSearchCV(PredictingSearchCV):
             what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
             warnings.warn(
                 f"The predictions are noisy (kappa = {run.smoothness.kappa:.2g} with differences of "
-                f"{run.smoothness.width / 10:.0%} of the boxes): the estimator stops too early. Better {what}.",
+                f"{run.smoothness.width / 10:.0%} of the boxes): fits stop too early, or jump a little. Better {what}.",
                 SearchWarning,
                 stacklevel=3,
             )
