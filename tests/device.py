@@ -1,7 +1,7 @@
 """How is a device watched that is not there? Tensors without data ("meta") run under a mode that counts.
 
 What is counted are the bytes alive and their peak, what the host reads (each read would wait for a device), copies from
-the host, and operations (each would be a launch).
+the host and those of them that would wait for it, and operations (each would be a launch).
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class Device(TorchDispatchMode):
         self.peak_at = ""
         self.reads: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self._storages: dict[int, Any] = {}
 
     def reset(self) -> None:
         """Begin to count anew; what is alive stays."""
         self.peak, self.operations = self.live, 0
-        self.reads.clear(), self.sent.clear(), self.kinds.clear()
+        self.reads.clear(), self.sent.clear(), self.waits.clear(), self.kinds.clear()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -51,6 +52,8 @@ class Device(TorchDispatchMode):
                 return torch.ones(source.shape, dtype=kwargs.get("dtype") or source.dtype)
             if not _here(source) and target.type == "meta":
                 self.sent[_line()] += source.nbytes
+                if not (kwargs.get("non_blocking") or (function is aten.copy_.default and args[2:] == (True,))):
+                    self.waits[_line()] += 1
         answer = function(*args, **kwargs)
         found = [leaf for leaf in tree_leaves(answer) if _here(leaf)]
         for leaf in found:

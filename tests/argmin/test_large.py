@@ -78,6 +78,7 @@ def test_an_outer_step_takes_no_more_memory_and_reads_than_said(name: str) -> No
     y = LAYERS * WIDTH**2 * 4
     assert device.peak / y <= copies, f"{device.peak / y:.2f} copies of y at {device.peak_at}"
     assert sum(device.reads.values()) <= reads, device.reads
+    assert not device.waits
 
 
 def test_a_retained_graph_keeps_what_the_pullback_needs() -> None:

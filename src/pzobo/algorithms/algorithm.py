@@ -238,6 +238,7 @@ class Memory(Objective, Generic[C]):
         at.next()
         with torch.no_grad(), no_saved_tensor_hooks(), uncached():
             made = self.algorithm.step(at, self.carried)
+        at.fetch()
         self._take(made.carried, at.k)
         at.k += 1
         return made.value.detach(), made.direction

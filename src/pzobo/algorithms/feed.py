@@ -26,6 +26,7 @@ class Feed:
         val: all the data of f.
         sizes: rows of the batches of g and of f; None for all.
         seed: of the batches and of all random numbers.
+        device: where batches of data on the host go; by default they stay there.
 
     Attributes:
         k: outer steps made.
@@ -33,10 +34,17 @@ class Feed:
         last_inner_batch: the last batch of g that was drawn.
     """
 
-    def __init__(self, train: Tree, val: Tree, sizes: tuple[int | None, int | None], seed: int) -> None:
+    def __init__(
+        self,
+        train: Tree,
+        val: Tree,
+        sizes: tuple[int | None, int | None],
+        seed: int,
+        device: torch.device | None = None,
+    ) -> None:
         self.train, self.val, self._seed = train, val, seed
         self._streams = [
-            None if size is None else Minibatches(data, size, mix(seed, 2 * i))
+            None if size is None else Minibatches(data, size, mix(seed, 2 * i), device)
             for i, (data, size) in enumerate(zip((train, val), sizes, strict=True))
         ]
         self.last_inner_batch: Tree = train
@@ -78,6 +86,12 @@ class Feed:
         """The next batch of f."""
         stream = self._streams[1]
         return self.val if stream is None else stream.next()
+
+    def fetch(self) -> None:
+        """Send the batches of the next step to the device, where they go to one."""
+        for stream in self._streams:
+            if stream is not None:
+                stream.fetch()
 
     def some_batches(self, most: int) -> list[tuple[Tree, Tensor | None]]:
         """The next batches of g, 0 to `most` of them with the same chance; the others are passed over.

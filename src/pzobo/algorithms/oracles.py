@@ -24,6 +24,7 @@ from pzobo.inner.problem import Point
 from pzobo.inner.products import Linearization, Product, linearize, probe
 from pzobo.inner.questions import Questions
 from pzobo.inner.solver import Iterative
+from pzobo.outer.minibatches import one_device
 from pzobo.outer.problem import Problem
 from pzobo.tensors.precision import working_eps
 from pzobo.tensors.replay import Replay, rewinder
@@ -135,7 +136,7 @@ class Oracles(Feed):
         self.slots = tuple(range(len(self._variables)))
         self._place = _Place(self._g, Questions(), working_eps(self.y0.leaves))
         self.zeros: dict[int, Tensor] = {}
-        super().__init__(problem.train, problem.val, sizes, seed)
+        super().__init__(problem.train, problem.val, sizes, seed, one_device(x, problem.y0))
         self.x = self.present_x()
 
     # Where it stands

@@ -173,7 +173,7 @@ def _aside(y: Leaves, state: Leaves) -> Callable[[], tuple[Leaves, Leaves]]:
     kept, count = [t.cpu() for t in (*y, *state)], len(y)
 
     def back() -> tuple[Leaves, Leaves]:
-        leaves = tuple(t.to(device) for t, device in zip(kept, devices, strict=True))
+        leaves = tuple(t.to(device, non_blocking=True) for t, device in zip(kept, devices, strict=True))
         return leaves[:count], leaves[count:]
 
     return back

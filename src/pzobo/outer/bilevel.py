@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pzobo.argmin import Argmin
 from pzobo.errors import OptionError, StructureError
-from pzobo.outer.minibatches import Minibatches
+from pzobo.outer.minibatches import Minibatches, one_device
 from pzobo.outer.objective import Objective
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Iterative, Solver
@@ -74,8 +74,9 @@ class Bilevel(Objective):
         self._state: Leaves | None = None
         self._steps = argmin.solver.steps if isinstance(argmin.solver, Iterative) else 1
         sizes = (batches.inner, batches.inner, batches.outer)
+        device = one_device(self.x, self.y)
         self._streams = [
-            None if size is None else Minibatches(data, size, mix(seed, i))
+            None if size is None else Minibatches(data, size, mix(seed, i), device)
             for i, (data, size) in enumerate(zip((problem.train, problem.train, problem.val), sizes, strict=True))
         ]
         self._inner, self._own, self._outer = self._streams
@@ -98,6 +99,9 @@ class Bilevel(Objective):
             return problem.outer_loss(x, y, val)
 
         loss = self.around(value)
+        for stream in self._streams:
+            if stream is not None:
+                stream.fetch()
         self.y = reached[0]
         return loss
 

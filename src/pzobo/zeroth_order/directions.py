@@ -131,7 +131,8 @@ def drawn_by(sampler: Sampler, key: int, j: int, count: int, space: Space) -> Te
     """Direction j of `count`, where the space is: drawn there, or on the CPU to be the same everywhere."""
     if not sampler.portable:
         return sampler.draw(key, j, count, space)
-    return sampler.draw(key, j, count, replace(space, device=torch.device("cpu"))).to(space.device)
+    found = sampler.draw(key, j, count, replace(space, device=torch.device("cpu")))
+    return found.to(space.device, non_blocking=True)
 
 
 class Independent(Sampler):
