@@ -162,6 +162,49 @@ def test_half_precisions_are_near_float64(solver: Any, jacobian: Any, scale: flo
     assert relative_error(gradient(dtype, scale), gradient(torch.float64)) < 16 * torch.finfo(dtype).eps
 
 
+INVERSES = {"CG": pzobo.CG(8), "FixedPoint": pzobo.FixedPoint(40), "Neumann": pzobo.Neumann(0.5, 40)}
+
+
+@pytest.mark.parametrize("products", ["autodiff", "forward", "difference"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", INVERSES)
+def test_short_cotangents_of_implicit_in_half_precision(name: str, dtype: torch.dtype, products: Any) -> None:
+    """Of the digits of v none are lost: the answer is rounded once more, to the numbers that float16 has there."""
+    for scale in (2.0**-10, 2.0**-16):
+        v = (scale * normal(8, seed=2)).to(dtype)
+
+        def gradient(dtype: torch.dtype, v: Tensor = v) -> Tensor:
+            x = torch.zeros(8, dtype=dtype, requires_grad=True)
+            jacobian = pzobo.Implicit(INVERSES[name], products)
+            argmin = pzobo.Argmin(regression, solver=pzobo.GD(0.5, 20), jacobian=jacobian, audit=False, check=False)
+            return torch.autograd.grad(argmin(x, torch.zeros(8, dtype=dtype)), x, v.to(dtype))[0].double()
+
+        found, expected = gradient(dtype), gradient(torch.float64)
+        allowed = 16 * torch.finfo(dtype).eps * expected.norm() + 8**0.5 * torch.finfo(dtype).smallest_normal * (
+            torch.finfo(dtype).eps / 2
+        )
+        assert (found - expected).norm() <= allowed
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_conjugate_gradients_of_a_v_whose_square_is_no_number(dtype: torch.dtype, compile: bool) -> None:
+    """The answer is linear in v, in the same bits where it is multiplied with a power of two."""
+    x = torch.zeros(8, dtype=dtype, requires_grad=True)
+    argmin = pzobo.Argmin(
+        regression, solver=pzobo.GD(0.5, 20), jacobian=pzobo.Implicit(pzobo.CG(8)), audit=False, compile=compile
+    )
+    y, v = argmin(x, torch.zeros(8, dtype=dtype)), normal(8, seed=2).to(dtype)
+    (expected,) = torch.autograd.grad(y, x, v, retain_graph=True)
+    assert expected.norm() > 0.01
+    for power in (-100, -70, -45, 70, 100) if dtype == torch.float32 else (-900, -600, 600, 900):
+        (found,) = torch.autograd.grad(y, x, v * 2.0**power, retain_graph=True)
+        assert torch.equal(found * 2.0**-power, expected), power
+    assert not torch.autograd.grad(y, x, torch.zeros_like(v), retain_graph=True)[0].any()
+    v[0] = torch.inf
+    assert not torch.autograd.grad(y, x, v)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("size", [300.0, 1e-5])
 def test_the_length_of_a_difference_neither_overflows_nor_vanishes_in_float16(size: float) -> None:
     """Products of two such numbers are not in float16."""

@@ -235,6 +235,8 @@ class Kernel:
         difference, or two, by y and by z; `reset` puts random numbers back before each evaluation.
         """
         variables, fill = select(z, slots)
+        if products != "difference":
+            q = tuple([r.to(t.dtype) for r, t in zip(q, y, strict=True)])
         if products == "autodiff":
 
             def slope(y: Leaves, variables: Leaves) -> Leaves:

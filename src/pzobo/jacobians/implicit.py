@@ -82,7 +82,12 @@ class CG(Inverse):
         answer, (least, system.left) = system.series(
             self._turn, self._finish, self.steps, start, given, draws=1, going=self._going
         )
-        curvature = float(least)
+        curvature, length = torch.stack([least, square.to(least)]).tolist()  # together: each would wait for a device
+        rounding = torch.finfo(square.dtype)
+        if not rounding.tiny / rounding.eps**2 <= length < math.inf and 0 < float(trees.largest(v)) < math.inf:
+            # v is finite and not zero, and its square neither is nor has digits: the system is linear.
+            unit = trees.power_of_two(v)
+            return trees.mul(self.apply(system, trees.mul(v, 1.0 / unit)), unit)
         if not curvature > 0:
             raise CurvatureError(
                 f"Conjugate gradients met a direction of curvature {curvature:.2e}: the inner "
@@ -160,7 +165,7 @@ class FixedPoint(Inverse):
         state = system.inner.kernel.solver.init(system.y) if self.lr is None else ()
 
         def start() -> Any:
-            return trees.copy(v), trees.zeros(state), v
+            return trees.copy(v), tuple([torch.zeros_like(t, dtype=trees.wide(t.dtype)) for t in state]), v
 
         answer, left = system.series(self._turn, self._finish, self.steps - 1, start, (v, state, self.lr))
         system.left = left if self.steps > 1 else ()
@@ -319,8 +324,15 @@ class Implicit(Jacobian):
         def pullback(v: Leaves) -> Leaves:
             refuse_memory(inner, y, "Implicit")
             system = System(inner, y, self.products)
+            unit = None
+            if any(trees.wide(t.dtype) != t.dtype for t in v):
+                # In half precision a short v has few digits, and products with it none. The system is linear: it is
+                # solved for a v of about 1, in float32 but for the products.
+                unit = trees.power_of_two(v)
+                v = trees.mul([t.to(trees.wide(t.dtype)) for t in v], 1.0 / unit)
             with inner.replay.again():
                 answer = self.inverse.apply(system, v)
+            answer = answer if unit is None else trees.mul(answer, unit)
             if inner.questions.closely:
                 inner.questions.findings += residual_finding(system.left, v)
                 if self.products == "difference":

@@ -153,6 +153,15 @@ def largest(leaves: Sequence[Tensor]) -> Tensor:
     return functools.reduce(torch.maximum, [t.to(found[0].device, dtype) for t in found])
 
 
+def power_of_two(leaves: Sequence[Tensor]) -> Tensor:
+    """The size of all leaves together, to a power of two, which rounds nothing; 1 where they are zero or not finite."""
+    size = largest(leaves)
+    least = math.frexp(torch.finfo(size.dtype).tiny)[1] + 5  # so that 1 / power is a number too
+    power = torch.ldexp(torch.ones_like(size), torch.frexp(size)[1].clamp(min=least))
+    found: Tensor = torch.where((size > 0) & size.isfinite(), power, 1.0)
+    return found
+
+
 def is_finite(leaves: Sequence[Tensor]) -> bool:
     """Whether every number of every leaf is finite. Their sum tells, fast; only if it is not are they all looked at."""
     if not leaves:
