@@ -45,7 +45,8 @@ class Device(TorchDispatchMode):
         if function is aten.equal.default and _here(args[0]):
             self.reads[_line()] += 1
             return True
-        if function in (aten._to_copy.default, aten.copy_.default):
+        # Under vmap a number may stand where a tensor does.
+        if function in (aten._to_copy.default, aten.copy_.default) and isinstance(args[0], Tensor):
             source, target = self._ends(function, args, kwargs)
             if _here(source) and target.type == "cpu":
                 self.reads[_line()] += 1

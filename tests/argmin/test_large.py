@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import pzobo
+from pzobo.jacobians.directional import COPIES
 from tests.device import Device
 
 WIDTH, LAYERS, ROWS = 1000, 4, 40
@@ -78,6 +79,23 @@ def test_an_outer_step_takes_no_more_memory_and_reads_than_said(name: str) -> No
     y = LAYERS * WIDTH**2 * 4
     assert device.peak / y <= copies, f"{device.peak / y:.2f} copies of y at {device.peak_at}"
     assert sum(device.reads.values()) <= reads, device.reads
+    assert not device.waits
+
+
+AT_ONCE: dict[str, Any] = {
+    "GD": (GD, pzobo.PZOBO(0.01, 8, DIRECTIONS, batching=8), 3.1),
+    "Adam": (ADAM, pzobo.PZOBO(0.01, 8, DIRECTIONS, batching=8), 7.7),
+    "AdamW": (pzobo.AdamW(0.1, 10), pzobo.ForwardMode(8, DIRECTIONS, batching=8), 10.4),
+}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_path_among_others_takes_no_more_than_there_is_room_made_for(name: str) -> None:
+    solver, jacobian, copies = AT_ONCE[name]
+    device = loop(solver, jacobian)
+    taken = (device.peak / (LAYERS * WIDTH**2 * 4) - 3) / 8  # beside y0, y and its cotangent
+    assert taken <= copies <= COPIES, f"{taken:.2f} copies of y"
+    assert sum(device.reads.values()) == 2
     assert not device.waits
 
 
@@ -148,6 +166,12 @@ BOTH: dict[str, Any] = {name: cost[:2] for name, cost in COSTS.items()} | {
     "Nudged, HeavyBall": (HEAVY_BALL, pzobo.Nudged()),
     "Unrolled, difference": (HEAVY_BALL, pzobo.Unrolled(products="difference")),
     "Unrolled, Adam": (ADAM, pzobo.Unrolled()),
+    "PZOBO, numbers": (
+        pzobo.HeavyBall(lambda x: x[0].mean() / 10, 0.5, 10, weight_decay=lambda x: x[1].mean()),
+        pzobo.PZOBO(0.01, sampler=DIRECTIONS),
+    ),
+    "Unrolled, numbers": (pzobo.AdamW(pzobo.Schedule(lambda t: 0.1), 10), pzobo.Unrolled()),
+    "CG, forward": (GD, pzobo.Implicit(CG, "forward")),
 }
 
 

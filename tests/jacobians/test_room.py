@@ -81,7 +81,7 @@ def test_what_was_asked_for_is_not_changed() -> None:
 
 
 def test_large_paths_run_one_by_one_where_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 paths of 5 float64 numbers for y and x each, eight copies of both: 640 bytes a path."""
-    monkeypatch.setattr(directional, "free_bytes", lambda device: 2 * 640 * 3)
+    """16 paths of 5 float64 numbers for y and x each, eleven copies of both: 880 bytes a path."""
+    monkeypatch.setattr(directional, "free_bytes", lambda device: 2 * 880 * 3)
     _, tried = hypergradient(100, "auto")
     assert set(tried) == {3, 1}, "five times three, and the last alone"

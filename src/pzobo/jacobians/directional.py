@@ -35,8 +35,8 @@ At = Literal["auto", "x", "z"]
 FEW = 8
 """Below this many directions `vmap` costs more than it saves on a CPU, so "auto" runs them one by one."""
 
-COPIES = 8
-"""What a path takes, in copies of y: see tests/argmin/test_large.py."""
+COPIES = 11
+"""What a path takes, in copies of y, at most: see tests/argmin/test_large.py."""
 
 
 _BUFFERS = (
