@@ -96,7 +96,7 @@ class Auto(Jacobian):
         named = dict(candidates(inner))
         if len(named) == 1:
             self._name, self.why = next(iter(named)), f"{next(iter(named))}: nothing else takes this solver."
-        if self._name:  # or after a checkpoint
+        if self._name in named:  # or after a checkpoint
             self.chosen = named[self._name]
             return self.chosen.run(inner)
         y = inner.base()
