@@ -123,6 +123,8 @@ def test_digits_are_a_smaller_few_shot_problem_and_flags_win():
     problem = make(filters=8).problem(0)
     assert (problem.queries, problem.meta_batch) == (5, 4)
     assert problem.model().net.convolutions[0].out_channels == 8
+    assert problem.data.train.shape == (1, 16, 16)
+    assert make(size=12).problem(0).data.train.shape == (1, 12, 12)
 
 
 def test_the_theory_survives_json():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -321,3 +322,18 @@ def test_an_inherited_update_must_say_what_it_does_with_tensors() -> None:
     argmin = pzobo.Argmin(loss, solver=Own(lambda x: x["lr"], 3), jacobian=pzobo.Unrolled())
     with pytest.raises(OptionError, match=r"Own inherits its numbers.*numbers = "):
         argmin(X0, {"w": torch.ones(3).double(), "b": torch.ones(1).double()}, 1.0)
+
+
+def test_numbers_by_x_are_perturbed_at_x() -> None:
+    """z has fewer variables than x, but among them an lr of 0.002, of which mu = 0.01 is five times as much."""
+    x = torch.tensor([math.log(0.002), 0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    found = []
+    for jacobian in (pzobo.Unrolled(), pzobo.PZOBO(0.01, 4, pzobo.Orthogonal(seed=0), antithetic=True)):
+        argmin = pzobo.Argmin(
+            lambda z, y, batch: 5 * (y - z).square().sum(),
+            prepare=lambda x, batch: x[1:].sum(),
+            solver=pzobo.GD(lr=lambda x: x[0].exp(), steps=20),
+            jacobian=jacobian,
+        )
+        found.append(torch.autograd.grad(argmin(x, torch.zeros(1, dtype=torch.float64)).sum(), x)[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-6)

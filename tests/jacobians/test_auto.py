@@ -71,6 +71,29 @@ def test_a_black_box_is_measured_and_called_no_more_than_needed() -> None:
     assert "PZOBO(directions=3" in argmin.jacobian.why
 
 
+def test_numbers_of_the_solver_are_not_measured_at_z() -> None:
+    """There mu = 0.01 is five times an lr of 0.002: y^N = 1 - (1 - 10 lr)^20 would be measured 68 % off."""
+    seen: list[str] = []
+
+    class Spy(pzobo.Auto):
+        def run(self, inner: Any) -> Any:
+            seen.extend(name for name, _ in candidates(inner))
+            return super().run(inner)
+
+    solver = pzobo.GD(lr=lambda x: x.exp(), steps=20)
+    x = torch.tensor(0.002, dtype=torch.float64).log().requires_grad_()
+    y0 = torch.zeros(1, dtype=torch.float64)
+    exact = 0.002 * 200 * (1 - 0.02) ** 19
+    found = []
+    for jacobian in (Spy(), pzobo.PZOBO(0.01, 2, pzobo.Orthogonal(seed=0), antithetic=True, at="z")):
+        argmin = pzobo.Argmin(lambda x, y, batch: 5 * (y - 1).square().sum(), solver=solver, jacobian=jacobian)
+        found.append(torch.autograd.grad(argmin(x, y0).sum(), x)[0].item() / exact)
+    assert found[0] == pytest.approx(1, abs=1e-2)
+    assert found[1] == pytest.approx(1.68, abs=0.01)
+    assert "Unrolled()" in seen
+    assert not any(name.startswith("PZOBO") for name in seen)
+
+
 def test_a_measured_slope_that_other_paths_deny_is_said() -> None:
     """y = x + .05 sin(500 (x - 3)): between x +- mu its slope is -3.8, over longer steps about 1."""
 

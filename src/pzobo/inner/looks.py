@@ -141,8 +141,8 @@ class Looks:
         if hindrance:
             warnings.warn(f"The inner loss goes on without compilation: {hindrance}", CompileWarning, stacklevel=5)
         kernel = self._kernel(z_plan, y_plan, y, self.compile and not hindrance, now)
-        if kernel.numbers is not None:
-            z_size += len(kernel.numbers.by_x)
+        if kernel.numbers is not None and kernel.numbers.by_x:
+            z_size = 0  # an lr of 0.01 beside features: one length mu cannot serve both, so that x is perturbed
         given_tensors = [t for t in (*x_leaves, *asked) if isinstance(t, Tensor)]
         others = strangers((t for t in values if isinstance(t, Tensor)), given_tensors)
         look = Look(kernel, z_size, modules, now, coarsest.eps, tuple(t.shape for t in others))

@@ -96,7 +96,7 @@ class Auto(Jacobian):
         named = dict(candidates(inner))
         if len(named) == 1:
             self._name, self.why = next(iter(named)), f"{next(iter(named))}: nothing else takes this solver."
-        if self._name:  # or after a checkpoint
+        if self._name in named:  # or after a checkpoint
             self.chosen = named[self._name]
             return self.chosen.run(inner)
         y = inner.base()
@@ -177,7 +177,9 @@ def candidates(inner: InnerProblem) -> list[tuple[str, Jacobian]]:
         ('Implicit(CG(50), products="difference")', Implicit(CG(50, tol=1e-3), products="difference")),
         ("Nudged()", Nudged()),
     ]
-    if p <= MANY or inner.solver.opaque:
+    numbers = inner.kernel.numbers
+    # mu is a length in z. Numbers of the solver there, such as an lr of 0.01, are of another size than all else.
+    if inner.solver.opaque or (p <= MANY and (numbers is None or not numbers.by_x)):
         q = min(p, MANY)
         every.append((f"PZOBO(directions={q}, sampler=Orthogonal())", measured(q)))
     return [(name, jacobian) for name, jacobian in every if _fits(jacobian, inner)]

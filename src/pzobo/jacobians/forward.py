@@ -34,7 +34,7 @@ class ForwardMode(Directional):
         shrink: True scales the estimate for least mean squared error, by 1 / (1 + its relative squared error); False is
             the unbiased one; a number is taken as it is.
         at: differentiate along directions of "x", or of "z" = prepare(x, batch), from which autograd carries the answer
-            on to x; "auto" takes the smaller.
+            on to x; "auto" takes the smaller, and "x" where numbers of the solver are functions of it.
         batching: "loop" runs the directions one by one, "vmap" together, a number that many at a time; "auto" is "loop"
             for fewer than 8 directions or with compile=True, and else at most 64 at a time.
 

@@ -25,7 +25,7 @@ class PZOBO(Directional):
         shrink: True scales the estimate for least mean squared error, by 1 / (1 + its relative squared error); False is
             the paper's unbiased one, whose noise is (p + 1) / Q times the signal; a number is taken as it is.
         at: perturb "x" as in the paper, or "z" = prepare(x, batch), from which autograd carries the answer on to x;
-            "auto" takes the smaller.
+            "auto" takes the smaller, and "x" where numbers of the solver are functions of it.
         batching: "loop" runs the paths one by one, "vmap" together, a number that many at a time; "auto" is "loop" for
             fewer than 8 directions or with compile=True, and else at most 64 at a time.
         antithetic: central differences, (y^N(x + mu u) - y^N(x - mu u)) / 2 mu.
