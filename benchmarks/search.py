@@ -138,27 +138,28 @@ def targets(runs: list[Run]) -> list[str]:
         both = [s for s in ours if s in cma and cma[s]["budget"] >= 300]
         if p >= 11 and both:
             after = median(first_below(ours[s], best_after(cma[s], 300)) for s in both)
-            third.append((after <= 100, f"{name} {number(after)}"))
+            third.append((after <= 100, f"{name} {number(after)} ({len(both)})"))
         dfos = [s for s in ours if (name, "DFO-LS", s) in by]
         if p >= 11 and dfos:
             a, b = (
                 median(best_after(r, 300) for r in found)
                 for found in ([ours[s] for s in dfos], [by[name, "DFO-LS", s] for s in dfos])
             )
-            dfo.append((a <= b * 1.0, f"{name} {a:.4f} to {b:.4f}"))
+            dfo.append((a <= b, f"{name} {a:.4f} to {b:.4f} ({len(dfos)})"))
         held = [by[name, "response, prior", s] for s in seeds if (name, "response, prior", s) in by]
         if held:
             worst = max(r["test"] / r["test start"] for r in held)
-            prior.append((worst <= 1.05, f"{name} {worst:.2f}"))
+            told_worst = f"{name} {worst:.2f} ({len(held)})"
+            prior.append((worst <= 1.05, told_worst))
             if rows >= 50 * p:
-                many.append((worst < 1, f"{name} {worst:.2f}"))
+                many.append((worst < 1, told_worst))
 
     def told(wanted: str, found: list[tuple[bool, str]]) -> str:
         good, bad = ([text for ok, text in found if ok is wanted_ok] for wanted_ok in (True, False))
         return f"| {wanted} | {'; '.join(good) or '-'} | {'; '.join(bad) or 'none'} |"
 
     return [
-        "| wanted | reached | not reached |",
+        "| wanted (seeds in brackets) | reached | not reached |",
         "| --- | --- | --- |",
         told("p >= 11, CV: CMA-ES's loss after 300 within 100 evaluations (median)", third),
         told("p >= 11, CV: after 300 no worse than DFO-LS (medians)", dfo),
