@@ -108,5 +108,6 @@ def _pins(device: torch.device) -> bool:
 
 def one_device(*parts: Tree) -> torch.device | None:
     """The device of all tensors of some trees; None where they are on several."""
-    found = {leaf.device for leaf in optree.tree_leaves(parts) if isinstance(leaf, Tensor)}
+    leaves: list[Any] = [leaf for part in parts for leaf in optree.tree_leaves(part)]
+    found = {leaf.device for leaf in leaves if isinstance(leaf, Tensor)}
     return found.pop() if len(found) == 1 else None
