@@ -87,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     few_shot = problem(12, options.stride)
     print(describe())
-    print("| learner | rate | heads start at | mean outer loss of each eight steps | cosine to the exact gradient |")
+    print("| learner | lr | heads start at | mean outer loss of each eight steps | cosine to the exact gradient |")
     print("| --- | --- | --- | --- | --- |")
     for name, lr, begin in (CASES[i] for i in options.cases):
         began = time.process_time()
