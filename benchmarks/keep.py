@@ -1,7 +1,7 @@
 """How are runs of experiments kept with the code? `python -m benchmarks.keep runs/ benchmarks/recorded/NAME.jsonl`.
 
 Every finished run below the folder becomes a line of the file: its settings, machine and end, and its evaluated rows,
-at most 40 of them. So do the rates that were searched. Lines of runs that are there already are replaced, others stay.
+at most 20 of them. So do the rates that were searched. Lines of runs that are there already are replaced, others stay.
 
 `--back` makes the folders again of what is in the file. `pzobo report runs/` then shows these runs, and `pzobo run ...
 --resume` makes those alone that are missing: a recording goes on in another session, on another machine.
@@ -18,7 +18,7 @@ from pzobo.bench.report.summary import thin
 from pzobo.files import write_atomically
 from pzobo.runs import json_text, names
 
-ROWS = 40
+ROWS = 20
 Line = dict[str, Any]
 """A folder, and what is in its files by their names."""
 

@@ -5,14 +5,15 @@ text above the page's first `## ` stays, and so does what comes from `## What it
 """
 
 import argparse
+import functools
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pzobo.bench.experiments.source_mix import Sources
 from pzobo.bench.report.markdown import table
-from pzobo.bench.report.runs import Run, read
-from pzobo.bench.report.styles import style
+from pzobo.bench.report.runs import Row, Run, read
+from pzobo.bench.report.styles import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 from pzobo.bench.report.summary import Summary
 
 METHODS = {
@@ -22,7 +23,7 @@ METHODS = {
     "cma-es": "CMA-ES",
     "tpe": "TPE",
     "start": "the network, all sources alike",
-    "alike": "the same with the target data added",
+    "alike": "the network, all data alike, target data added",
     "target-alone": "the network, target data alone",
     "ordinary-all": "logistic regression, all data",
     "ordinary-clean": "logistic regression, target data alone",
@@ -33,24 +34,32 @@ METRICS = {
     "refit_test_accuracy": "Test accuracy after a last fit with the target data added",
     "rank": "Rank correlation of the weights with the share of right labels",
 }
-DRAWN = ("pzobo-all", "gauss-newton", "itd-r", "cma-es", "tpe", "alike")
+DRAWN = {
+    "pzobo-all": VERMILION,
+    "gauss-newton": BLUE,
+    "itd-r": ORANGE,
+    "cma-es": GREEN,
+    "tpe": PURPLE,
+    "alike": GREY,
+    "ordinary-all": BLACK,
+}
+OURS = ("pzobo-all", "gauss-newton")
+EARLY = 5
+"""Steps of PZOBO, for the table of a fifth of the trainings."""
 KEPT = "## What it shows"
 
 
 def tables(runs: Summary) -> str:
-    """A table for each metric, and who was better on how many seeds."""
+    """A table for each metric, what a fifth of the trainings gives, and who was better on how many seeds."""
     counts = runs.values("sources")
     head = ["", *(f"K = {k}" for k in counts)]
     parts = []
     for metric, title in METRICS.items():
-        rows = rows_of(counts, lambda method, k, metric=metric: middle(finals(runs, method, k, metric)))  # type: ignore[misc]
+        rows = rows_of(counts, functools.partial(last, runs, metric))
         parts += [f"## {title}", table(head, rows)]
-    parts += [
-        "## Trainings, and seconds of the processor, of a run",
-        table(head, rows_of(counts, lambda m, k: cost(runs, m, k))),
-    ]
-    ours = ("pzobo-all", "gauss-newton")
-    duels = [(a, b) for a in ours for b in (*ours, "cma-es", "tpe") if a != b and (b, a) != ours]
+    parts += [f"## Validation loss after {EARLY} (K + 1) trainings", table(head, rows_of(counts, early(runs)))]
+    parts += ["## Trainings, and seconds of the processor, of a run", table(head, rows_of(counts, cost(runs)))]
+    duels = [(a, b) for a in OURS for b in (*OURS, "cma-es", "tpe") if a != b and (b, a) != OURS]
     rows = [[f"{METHODS[a]} below {METHODS[b]}", *(duel(runs, a, b, k) for k in counts)] for a, b in duels]
     parts += ["## Seeds on which one has the lower validation loss, of how many", table(head, rows)]
     return "\n\n".join(parts) + "\n"
@@ -64,13 +73,16 @@ def rows_of(counts: Sequence[int], cell: Callable[[str, int], str]) -> list[list
 
 def finals(runs: Summary, method: str, k: int, metric: str) -> dict[int, float]:
     """The last value of each seed. All sources alike is where PZOBO starts."""
-    which, row = ("pzobo-all", 0) if method == "start" else (method, -1)
-    found = {run.config["seed"]: run.column("step", metric) for run in ended(runs, which, k)}
-    return {seed: column[row][1] for seed, column in found.items() if column}
+    first = method == "start"
+    found = {
+        run.config["seed"]: run.rows[0 if first else -1].get(metric)
+        for run in runs.where(method="pzobo-all" if first else method, sources=k).runs
+    }
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
-def ended(runs: Summary, method: str, k: int) -> list[Run]:
-    return [run for run in runs.where(method=method, sources=k).runs if run.result is not None]
+def last(runs: Summary, metric: str, method: str, k: int) -> str:
+    return middle(finals(runs, method, k, metric))
 
 
 def middle(values: dict[int, float]) -> str:
@@ -82,13 +94,37 @@ def middle(values: dict[int, float]) -> str:
     return f"**{statistics.median(values.values()):.3f}** ({low:.3f} to {high:.3f}{seeds})"
 
 
-def cost(runs: Summary, method: str, k: int) -> str:
-    found = ended(runs, method, k)
-    if not found:
-        return ""
-    last = [run.rows[-1] for run in found]
-    trainings = [row.get("trainings", row["step"] * (k + 1 if method == "pzobo-all" else 1)) for row in last]
-    return f"{statistics.median(trainings):.0f}, {statistics.median(row['seconds'] for row in last):.1f} s"
+def trainings(run: Run, row: Row, k: int) -> float:
+    """How many were made before a row; PZOBO makes one for each direction and one more in a step."""
+    return row.get("trainings", row["step"] * (k + 1 if run.method == "pzobo-all" else 1))
+
+
+def early(runs: Summary) -> Callable[[str, int], str]:
+    """The loss at the first row from so many trainings on; at the end of a run that needs fewer."""
+
+    def cell(method: str, k: int) -> str:
+        if method not in (*OURS, "cma-es", "tpe"):
+            return ""
+        found = {}
+        for run in runs.where(method=method, sources=k).runs:
+            rows = [row for row in run.rows if "val_loss" in row]
+            late = [row for row in rows if trainings(run, row, k) >= EARLY * (k + 1)]
+            found[run.config["seed"]] = (late or rows[-1:])[0]["val_loss"]
+        return middle(found)
+
+    return cell
+
+
+def cost(runs: Summary) -> Callable[[str, int], str]:
+    def cell(method: str, k: int) -> str:
+        found = runs.where(method=method, sources=k).runs
+        if not found:
+            return ""
+        counts = [trainings(run, run.rows[-1], k) for run in found]
+        seconds = [run.rows[-1]["seconds"] for run in found]
+        return f"{statistics.median(counts):.0f}, {statistics.median(seconds):.1f} s"
+
+    return cell
 
 
 def duel(runs: Summary, one: str, other: str, k: int) -> str:
@@ -104,24 +140,23 @@ def figure(runs: Summary, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    drawing, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    drawing, axes = pyplot.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
     for axis, metric in zip(axes, ("test_accuracy", "val_loss"), strict=True):
-        for method in DRAWN:
+        for method, color in DRAWN.items():
             points = [(k, list(finals(runs, method, k, metric).values())) for k in runs.values("sources")]
             points = [(k, values) for k, values in points if len(values) > 1]
             if not points:
                 continue
-            look = style(method)
             quartiles = [statistics.quantiles(values, n=4, method="inclusive") for _, values in points]
             low, mid, high = zip(*quartiles, strict=True)
             at = [k for k, _ in points]
-            axis.plot(at, mid, color=look.color, label=METHODS[method], marker="o", markersize=3)
-            axis.fill_between(at, low, high, color=look.color, alpha=0.12, linewidth=0)
+            axis.plot(at, mid, color=color, label=METHODS[method], marker="o", markersize=3)
+            axis.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
         axis.set_xscale("log", base=2)
         axis.set_xticks(runs.values("sources"), [str(k) for k in runs.values("sources")])
         axis.set_xlabel("sources K")
         axis.set_title(METRICS[metric], fontsize=10)
-    axes[0].legend(fontsize=7)
+    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     drawing.savefig(path, dpi=130)
 
 
@@ -136,7 +171,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="the folder of the runs")
     parser.add_argument("pages", type=Path, help="the folder of the page, which has one of figures")
     given = parser.parse_args()
-    found = tuple(run for run in read(given.runs) if run.experiment == Sources.about.name)
+    found = tuple(run for run in read(given.runs) if run.experiment == Sources.about.name and run.result is not None)
     digits = Summary(Sources.about, found).where(data="digits")
     place = given.pages / "source-weights.md"
     place.write_text(page(digits, place.read_text() if place.exists() else "# Source weights\n\n"))

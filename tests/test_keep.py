@@ -35,6 +35,10 @@ def test_what_was_kept_is_not_made_again_and_says_the_same(tmp_path: Path) -> No
     assert made == [f"{label} {name}" for name in ("direct seed 0", "direct seed 1", "pzobo seed 1")], "no rate again"
     assert keep.keep(there, file) == 5
     assert keep.keep(tmp_path / "none", file) == 5, "what was kept stays"
+    newer = next(there.rglob("result.json"))
+    newer.write_text("{}")
+    keep.bring_back(there, file)
+    assert newer.read_text() == "{}", "what is in the folder stays"
 
 
 def test_long_runs_are_kept_by_some_of_their_rows(tmp_path: Path) -> None:
