@@ -39,8 +39,8 @@ class GaussNewton:
     J is PZOBO's with a direction for each coordinate of x: p trainings. It is kept: each later step renews its
     `jacobian.directions` oldest columns, and every training corrects it along its own step (Broyden, 1965). f is known,
     so its own curvature costs no training. Steps are damped (Levenberg-Marquardt) and stay in the box. A step that does
-    not make f smaller is not taken. So x is always the best so far, and `fit`'s optimizer, `lr` and scheduler move
-    nothing.
+    not make f, with the prior's penalty, smaller is not taken. So x is always the best so far by these two together;
+    f alone may rise when the evidence finds a stronger prior. `fit`'s optimizer, `lr` and scheduler move nothing.
 
     The first step takes p + 1 trainings (and two that look at the smoothness), each later one 1 + directions.
 
