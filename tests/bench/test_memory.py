@@ -10,6 +10,7 @@ import torch
 import pzobo
 from pzobo.bench import runner
 from pzobo.bench.experiments.controls import Plain
+from pzobo.bench.experiments.lenet import LeNet
 from pzobo.bench.experiments.memory import DataCleaning, Quadratics, solved
 from pzobo.bench.report import markdown
 from pzobo.bench.report.runs import read
@@ -113,3 +114,18 @@ def test_controls_have_nothing_to_solve_and_are_fitted_once() -> None:
     resumed.load_state_dict(control.state_dict())
     assert float(resumed.outer_loss().detach()) == 0.5
     assert len(fits) == 1
+
+
+def test_lenet_runs_the_algorithms_by_name_on_its_batches(tmp_path: Path) -> None:
+    """They are on its menu, but not in its default: the features move, and the accuracy is measured."""
+    experiment = LeNet(
+        methods=("soba", "meha"), batch_size=64, steps=6, evaluate_every=3, seeds=1, out=tmp_path, workers=0
+    )
+    assert not {"soba", "meha"} & set(LeNet().chosen())
+    runner.run(experiment)
+    runs = read(tmp_path)
+    assert {run.method for run in runs} == {"soba", "meha"}
+    for run in runs:
+        losses = [row["val_loss"] for row in run.rows if "val_loss" in row]
+        assert len(losses) >= 2
+        assert losses[-1] < losses[0] < 2.4  # log(10) at y0 = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 
+from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates, Seeds
 from pzobo.bench.experiments.bounds import FromZero, Often, Within
-from pzobo.bench.methods import STOCHASTIC, Setup
+from pzobo.bench.methods import ALGORITHMS, STOCHASTIC, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import fastest_to, insensitive, only_one_to, saturates
 from pzobo.outer.bilevel import Bilevel
@@ -61,8 +62,8 @@ class LeNet(Experiment):
     """Compile the inner steps. A head as small as this gains nothing from it."""
     lr_grid: Rates = (0.0005, 0.002, 0.005)
 
-    menu = STOCHASTIC
-    slow = frozenset({"forward", "hozog"})
+    menu: ClassVar[Mapping[str, Named]] = {**STOCHASTIC, **ALGORITHMS}
+    slow = frozenset({"forward", "hozog", *ALGORITHMS})
     not_settings = Experiment.not_settings | {"also_N", "root"}
 
     about = About(
@@ -116,6 +117,7 @@ class LeNet(Experiment):
             rate=self.alpha,
             warm_start=self.warm_start,
             batch_size=self.batch_size,
+            algorithm_batch=self.batch_size,
             compile=self.compile,
             check=self.check,
         )
@@ -126,7 +128,7 @@ class LeNet(Experiment):
         return replace(problem, test=type(problem.test)(*(part[:rows] for part in problem.test)))
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
-        assert isinstance(objective, Bilevel)
+        assert isinstance(objective, Bilevel | Memory)
         problem, x, y = objective.problem, objective.x, objective.y
         assert isinstance(problem, Classification)
         rows = (problem.val[0][: self.evaluate_rows], problem.val[1][: self.evaluate_rows])
