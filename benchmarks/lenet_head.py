@@ -14,10 +14,10 @@ from collections.abc import Iterator  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 
 import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
 
 import pzobo  # noqa: E402
 from pzobo.jacobians.base import Jacobian  # noqa: E402
+from pzobo.outer.minibatches import Minibatches  # noqa: E402
 from pzobo.problems import Classification  # noqa: E402
 from pzobo.solvers import Iterative  # noqa: E402
 
@@ -38,21 +38,14 @@ class Contender:
         return f"{self.jacobian}, {self.solver}, lr {self.lr:g}"
 
 
-SOLVED, HALF = pzobo.HeavyBall(0.1, 0.95, 200), pzobo.HeavyBall(0.3, 0.9, 50)
+SOLVED = pzobo.HeavyBall(0.1, 0.95, 200)
 CONTENDERS = (
     Contender(pzobo.GD(0.1, 1), pzobo.Direct(), 0.005),
     Contender(SOLVED, pzobo.Direct(), 0.005),
     Contender(SOLVED, pzobo.Implicit(pzobo.CG(100)), 0.003),
+    Contender(SOLVED, pzobo.Implicit(pzobo.CG(100)), 0.002),
     Contender(SOLVED, pzobo.Implicit(pzobo.CG(20)), 0.003),
-    Contender(HALF, pzobo.Implicit(pzobo.CG(20)), 0.003),
-    Contender(HALF, pzobo.Implicit(pzobo.CG(20)), 0.001),
 )
-
-
-def drawn(data: tuple[Tensor, ...], rows: int, stream: torch.Generator) -> tuple[Tensor, ...]:
-    """A batch: the same rows of images and labels."""
-    chosen = torch.randint(len(data[0]), (rows,), generator=stream)
-    return tuple(part[chosen] for part in data)
 
 
 def run(problem: Classification, contender: Contender, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
@@ -60,15 +53,14 @@ def run(problem: Classification, contender: Contender, seconds: float, seed: int
     argmin = problem.argmin(contender.solver, contender.jacobian, compile=contender.solver.steps > 1, audit=False)
     x, y = problem.start(), problem.y0
     optimizer = torch.optim.Adam(list(x.values()), lr=contender.lr)
-    stream = torch.Generator().manual_seed(seed)
+    inner, outer = Minibatches(problem.train, ROWS, 2 * seed), Minibatches(problem.val, ROWS, 2 * seed + 1)
     shown = tuple(part[:SHOWN] for part in problem.val)
 
     def gradient() -> None:
         nonlocal y
-        inner, outer = drawn(problem.train, ROWS, stream), drawn(problem.val, ROWS, stream)
         optimizer.zero_grad()
-        reached = argmin(x, y, inner)
-        problem.outer_loss(x, reached, outer).backward()
+        reached = argmin(x, y, inner.next())
+        problem.outer_loss(x, reached, outer.next()).backward()
         y = {name: t.detach() for name, t in reached.items()}
 
     gradient()
@@ -87,13 +79,18 @@ def main() -> None:
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--seconds", type=float, default=12.0, help="of processor time, for each run")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="the contenders whose names contain this")
     given = parser.parse_args()
     for contender in CONTENDERS:
-        print(contender.name)
-        for seed in range(given.seeds):
+        for seed in range(given.seeds) if given.only in contender.name else ():
             problem = pzobo.problems.deep_hr(given.data, seed=seed)
-            found = run(problem, contender, given.seconds, seed)
-            print(f"  seed {seed}, steps: accuracy", *(f"  {n}: {accuracy:.4f}" for n, accuracy in found), flush=True)
+            print(f"{contender.name}, seed {seed}, steps: accuracy", end="", flush=True)
+            try:
+                for steps, accuracy in run(problem, contender, given.seconds, seed):
+                    print(f"  {steps}: {accuracy:.4f}", end="", flush=True)
+            except pzobo.errors.PzoboError as error:
+                print(f"  refused: {error}", end="")
+            print(flush=True)
 
 
 if __name__ == "__main__":
