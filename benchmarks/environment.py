@@ -9,13 +9,17 @@ OUT = Path(__file__).parent / "out"
 PACKAGES = ("torch", "numpy", "optree", "pzobo", "jax", "jaxlib", "jaxopt", "torchopt", "higher")
 
 
-def use_one_thread() -> None:
-    """Bind this process to one core. Call it before torch or JAX is imported: both size their pools at import."""
+def use_one_thread(bound: bool = True) -> None:
+    """Take one thread, and with `bound` one core: always the same, so that two such processes at once share it.
+
+    Call it before torch or JAX is imported: both size their pools at import. What counts processor time needs no core of
+    its own, and recordings are made two at a time.
+    """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
         os.environ[variable] = "1"
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ["JAX_PLATFORMS"] = "cpu"
-    if hasattr(os, "sched_setaffinity"):
+    if bound and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
     import torch

@@ -6,7 +6,7 @@ computed once, so that many steps of the head cost little, and the implicit grad
 
 from benchmarks.environment import use_one_thread
 
-use_one_thread()
+use_one_thread(bound=False)
 
 import argparse  # noqa: E402
 import time  # noqa: E402

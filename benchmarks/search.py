@@ -7,7 +7,7 @@ of a search, take its lines out. `--page` makes the page of what is there, but f
 
 from benchmarks.environment import use_one_thread
 
-use_one_thread()
+use_one_thread(bound=False)
 
 import argparse  # noqa: E402
 import json  # noqa: E402
