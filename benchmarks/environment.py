@@ -12,8 +12,8 @@ PACKAGES = ("torch", "numpy", "optree", "pzobo", "jax", "jaxlib", "jaxopt", "tor
 def use_one_thread(bound: bool = True) -> None:
     """Take one thread, and with `bound` one core: always the same, so that two such processes at once share it.
 
-    Call it before torch or JAX is imported: both size their pools at import. What counts processor time needs no core of
-    its own, and recordings are made two at a time.
+    Call it before torch or JAX is imported: both size their pools at import. What counts processor time needs no core
+    of its own, and recordings are made two at a time.
     """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
         os.environ[variable] = "1"
