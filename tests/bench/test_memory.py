@@ -85,6 +85,19 @@ def test_x_is_worth_what_the_solved_inner_problem_says() -> None:
     assert objective.evaluate()["val_loss"] < 0.9 * found["solved_val_loss"]
 
 
+def test_a_rate_is_judged_by_what_x_is_worth(tmp_path: Path) -> None:
+    """And not by the loss of a y that is fitted to the validation data."""
+    experiment = DataCleaning(
+        methods=("bome",), outer=("sgd",), steps=60, seeds=1, compile=False, workers=0, out=tmp_path
+    )
+    job = runner.Job(experiment, "bome", 0, 20.0, (), "")
+    judged = runner.attempt(job)
+    assert runner.make(job) is None
+    (run,) = read(tmp_path)
+    assert judged == pytest.approx(run.rows[-1]["solved_val_loss"], rel=1e-6)
+    assert judged > 1.1 * run.rows[-1]["val_loss"]
+
+
 def test_stocbio_sees_the_batches_of_the_algorithms() -> None:
     experiment = DataCleaning(methods=("stocbio",), compile=False)
     problem = experiment.problem(0)

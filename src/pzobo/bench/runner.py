@@ -152,6 +152,7 @@ def attempt(job: Job) -> float:
             steps=e.search_steps or e.steps,
             seconds=e.search_seconds,
             evaluate_every=0,
+            evaluate_at_end=e.judge,
         )
     except FAILURES:
         return math.inf

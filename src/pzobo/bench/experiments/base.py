@@ -144,6 +144,10 @@ class Experiment(ABC):
         """The same for the last row of a run."""
         return self.evaluate(objective)
 
+    def judge(self, objective: Objective) -> Mapping[str, float]:
+        """What a learning rate is chosen by, at the end of a trial: `about.final` is among it."""
+        return self.evaluate(objective)
+
     def settings(self) -> dict[str, Any]:
         """The settings that make a run what it is, as plain values."""
         return {
