@@ -58,7 +58,7 @@ def tables(runs: Summary) -> str:
             row(mine, method, outer) for method in mine.methods() for outer in mine.where(method=method).values("outer")
         ]
         parts += [
-            f"## A share of {corruption:g} of the labels random: validation loss / test error in %, after so many seconds",
+            f"## Random labels: a share of {corruption:g}. Validation loss / test error in %, after so many seconds",
             table([*HEAD, *WORTH], [cells for _, cells in sorted(rows)]),
         ]
     return "\n\n".join(parts) + "\n"
