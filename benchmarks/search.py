@@ -117,8 +117,8 @@ def rows_of(name: str, runs: list[Run]) -> list[str]:
             f"| {searcher} | {len(mine)} | {' | '.join(shown)} | {number(median(reached)) if reached else '-'} | "
             f"{median(ratio):.2f} | {max(ratio):.2f} | {seconds:.0f} |"
         )
-    start = [r["falls"][0][1] for r in runs]
-    test = [r["test start"] for r in runs]
+    ours = by["response"].values() or runs  # one for each seed
+    start, test = [r["falls"][0][1] for r in ours], [r["test start"] for r in ours]
     about = TASKS[name].about
     head = f"## {name}\n\n{about[0].upper()}{about[1:]}: p = {runs[0]['p']}, {runs[0]['rows']} rows."
     return [f"{head} Start: CV {np.median(start):.4f}, test {np.median(test):.4f}.\n", *lines, ""]
