@@ -2,7 +2,7 @@
 
 Every run is a line of `benchmarks/recorded/search.jsonl`: a task, a search, a seed. Runs that are there are not made
 again, so the benchmark can be made in pieces and be stopped at any time; the file is kept with the code. After a change
-of a search, take its lines out. `--page` makes the page of what is there, but for its text and its last part.
+of a search, take its lines out. `--page` makes the page of what is there, but for its text.
 """
 
 from benchmarks.environment import use_one_thread
@@ -26,7 +26,6 @@ from benchmarks.searchers import SEARCHERS, spend  # noqa: E402
 
 MARKS = (10, 30, 100, 300)
 FILE = Path(__file__).parent / "recorded" / "search.jsonl"
-EARLIER = "## Earlier runs"
 Run = dict[str, Any]
 
 
@@ -170,14 +169,13 @@ def targets(runs: list[Run]) -> list[str]:
 
 
 def page(runs: list[Run], before: str) -> str:
-    """The text above the first heading of `before`, the tables, and what `before` has from `EARLIER` on."""
+    """The text above the first heading of `before`, and the tables."""
     parts = [before.partition("## ")[0].rstrip() + "\n", "## What was wanted\n", *targets(runs)]
     for name in TASKS:
         mine = [r for r in runs if r["task"] == name]
         if mine:
             parts += rows_of(name, mine)
-    _, heading, earlier = before.partition(EARLIER)
-    return "\n".join(parts) + (f"\n{heading}{earlier}" if heading else "")
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -190,7 +188,7 @@ def main() -> None:
         "--minutes", type=float, default=1e9, help="begin no run after so many minutes of processor time"
     )
     parser.add_argument(
-        "--page", type=Path, help="make the page of what is there; the text above its first '## ' and earlier runs stay"
+        "--page", type=Path, help="make the page of what is there; the text above its first '## ' stays"
     )
     given = parser.parse_args()
     if given.page is not None:
