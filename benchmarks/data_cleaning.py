@@ -7,9 +7,9 @@ labels. The text above the page's first `## ` stays, and so does what comes from
 import argparse
 from pathlib import Path
 
+from benchmarks.page import finished, renew
 from pzobo.bench.experiments.memory import DataCleaning
 from pzobo.bench.report.markdown import table
-from pzobo.bench.report.runs import read
 from pzobo.bench.report.summary import Summary
 
 MARKS = (5, 10, 20, 40, 60)
@@ -64,22 +64,13 @@ def tables(runs: Summary) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def page(runs: Summary, before: str) -> str:
-    """The text of `before` up to its first part, the tables, and what it has from `KEPT` on."""
-    _, heading, rest = before.partition(KEPT)
-    return before.partition("## ")[0] + tables(runs) + (f"\n{heading}{rest}" if heading else "")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, help="the folder of the runs")
     parser.add_argument("page", type=Path, help="the page; only its tables change")
     given = parser.parse_args()
-    found = tuple(
-        run for run in read(given.runs) if run.experiment == DataCleaning.about.name and run.result is not None
-    )
-    mnist = Summary(DataCleaning.about, found).where(data="mnist")
-    given.page.write_text(page(mnist, given.page.read_text() if given.page.exists() else "# Data cleaning\n\n"))
+    mnist = finished(given.runs, DataCleaning.about).where(data="mnist")
+    renew(given.page, "Data cleaning", tables(mnist), KEPT)
 
 
 if __name__ == "__main__":

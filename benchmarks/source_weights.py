@@ -10,9 +10,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.page import finished, renew
 from pzobo.bench.experiments.source_mix import Sources
 from pzobo.bench.report.markdown import table
-from pzobo.bench.report.runs import Row, Run, read
+from pzobo.bench.report.runs import Row, Run
 from pzobo.bench.report.styles import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 from pzobo.bench.report.summary import Summary
 
@@ -160,21 +161,13 @@ def figure(runs: Summary, path: Path) -> None:
     drawing.savefig(path, dpi=130)
 
 
-def page(runs: Summary, before: str) -> str:
-    """The text of `before` up to its first part, the tables, and what it has from `KEPT` on."""
-    _, heading, rest = before.partition(KEPT)
-    return before.partition("## ")[0] + tables(runs) + (f"\n{heading}{rest}" if heading else "")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, help="the folder of the runs")
     parser.add_argument("pages", type=Path, help="the folder of the page, which has one of figures")
     given = parser.parse_args()
-    found = tuple(run for run in read(given.runs) if run.experiment == Sources.about.name and run.result is not None)
-    digits = Summary(Sources.about, found).where(data="digits")
-    place = given.pages / "source-weights.md"
-    place.write_text(page(digits, place.read_text() if place.exists() else "# Source weights\n\n"))
+    digits = finished(given.runs, Sources.about).where(data="digits")
+    renew(given.pages / "source-weights.md", "Source weights", tables(digits), KEPT)
     figure(digits, given.pages / "figures" / "source-weights.png")
 
 

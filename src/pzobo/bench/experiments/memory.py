@@ -131,10 +131,14 @@ class DataCleaning(Benchmark):
     def label(self) -> str:
         return f"{self.data}-corruption{self.corruption:g}-{self.outer[0]}"
 
+    @property
+    def to_the_end(self) -> GD:
+        """Solves the inner problem."""
+        return GD(self.alpha, 200)
+
     def setup(self) -> Setup:
-        solver = GD(self.alpha, self.N)
         return Setup(
-            solver,
+            GD(self.alpha, self.N),
             self.mu,
             self.directions,
             iterations=6,
@@ -142,7 +146,7 @@ class DataCleaning(Benchmark):
             warm_start=True,
             compile=self.compile,
             check=self.check,
-            converged=(solver.with_steps(200), 200),
+            converged=(self.to_the_end, 200),
             algorithm_batch=self.batch_size,
             compile_algorithms=self.compile_algorithms,
             algorithm_rate=self.batch_alpha,
@@ -159,12 +163,12 @@ class DataCleaning(Benchmark):
         return {**objective.evaluate(), **found, **called(objective)}
 
     def evaluate_at_end(self, objective: Objective) -> Mapping[str, float]:
-        solver = GD(self.alpha, 200)
+        solver = self.to_the_end
         return {**self.evaluate(objective), **solved(objective, solver), **again(objective, solver)}
 
     def judge(self, objective: Objective) -> Mapping[str, float]:
         # By what x is worth: a y that is fitted to the validation data would choose the rate that fits it best.
-        return {"val_loss": solved(objective, GD(self.alpha, 200))["solved_val_loss"]}
+        return {"val_loss": solved(objective, self.to_the_end)["solved_val_loss"]}
 
     def paper_lr(self, method: str) -> float:
         return 0.1 if self.outer[0] == "adam" else 10.0
