@@ -66,6 +66,21 @@ def tables(runs: Summary) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def others(runs: Summary) -> str:
+    """The three metrics of runs on other data in one table."""
+    counts = runs.values("sources")
+    shown = [metric for metric in METRICS if metric != "rank"]
+
+    def cell(method: str, k: int) -> str:
+        found = [list(finals(runs, method, k, metric).values()) for metric in shown]
+        cells = [f"{statistics.median(values):.3f}" if values else "-" for values in found]
+        return " / ".join(cells) if any(found) else ""
+
+    head = ["", *(f"K = {k}" for k in counts)]
+    title = f"## MNIST, seeds {runs.values('seed')}: test accuracy / validation loss / test accuracy, fitted again"
+    return f"\n{title}\n\n{table(head, rows_of(counts, cell))}\n" if counts else ""
+
+
 def rows_of(counts: Sequence[int], cell: Callable[[str, int], str]) -> list[list[str]]:
     """A row for each method that has a cell."""
     rows = [[name, *(cell(method, k) for k in counts)] for method, name in METHODS.items()]
@@ -166,8 +181,9 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="the folder of the runs")
     parser.add_argument("pages", type=Path, help="the folder of the page, which has one of figures")
     given = parser.parse_args()
-    digits = finished(given.runs, Sources.about).where(data="digits")
-    renew(given.pages / "source-weights.md", "Source weights", tables(digits), KEPT)
+    runs = finished(given.runs, Sources.about)
+    digits, mnist = (runs.where(data=data) for data in ("digits", "mnist"))
+    renew(given.pages / "source-weights.md", "Source weights", tables(digits) + others(mnist), KEPT)
     figure(digits, given.pages / "figures" / "source-weights.png")
 
 

@@ -48,3 +48,9 @@ def test_source_weights_has_them() -> None:
     assert isinstance(built, Search)
     assert built.trainings == 2 * 4
     assert {"cma-es", "tpe", "ordinary-all", "ordinary-clean", "target-alone"} <= set(sources.chosen())
+
+
+def test_smaller_sources_are_another_run() -> None:
+    small = Sources(sources=(3,), size=20)
+    assert len(small.problem(0).train[1]) == 60
+    assert (Sources(sources=(3,)).label(), small.label()) == ("digits-K3", "digits-K3-size20")

@@ -96,6 +96,8 @@ class Sources(Experiment):
     """The folder that has the data. By default it is looked for in PZOBO_DATA and in the cache, then downloaded."""
     sources: Annotated[tuple[int, ...], NotEmpty()] = (8,)
     """The numbers of sources to run with."""
+    size: int | None = None
+    """Images of each source. By default as many as the data has for all of them, at most 2,000."""
     N: int = 100
     """The number of inner steps."""
     alpha: float = 0.01
@@ -160,7 +162,7 @@ class Sources(Experiment):
         return [replace(self, sources=(k,)) for k in self.sources]
 
     def label(self) -> str:
-        return f"{self.data}-K{self.sources[0]}"
+        return f"{self.data}-K{self.sources[0]}" + (f"-size{self.size}" if self.size is not None else "")
 
     def family(self) -> str:
         return self.label()
@@ -183,7 +185,7 @@ class Sources(Experiment):
 
     def problem(self, seed: int) -> SourceWeights:
         k = self.sources[0]
-        return source_weights(self.data, sources=k, seed=seed, root=self.root)
+        return source_weights(self.data, sources=k, size=self.size, seed=seed, root=self.root)
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
         problem = getattr(objective, "problem", None)
