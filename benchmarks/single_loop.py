@@ -31,11 +31,14 @@ from pzobo.problems import data_cleaning  # noqa: E402
 from pzobo.runs.metrics import Metrics  # noqa: E402
 
 ROWS, VAL, FEATURES, CLASSES, BATCH = 20_000, 5_000, 784, 10, 64
-RATE, OUTER_RATE = 0.1, 10.0
 CHUNK = 128
 """Steps of one turn: as many as compiled code makes in one call."""
+Rates = tuple[float, float]
+"""Of y and v, and of x."""
+RATES = (0.1, 10.0)
 
-Turn = Callable[[], None]
+Turn = Callable[[], tuple[Any, Any]]
+"""Makes so many steps: x and y after them."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ def data() -> Dataset:
     return Dataset(part(ROWS), part(VAL), part(VAL))
 
 
-def by_hand(problem: Any) -> Turn:
+def by_hand(problem: Any, rates: Rates = RATES) -> Turn:
     """SOBA as one would write it for this problem alone, in eager torch."""
     (inputs, labels, _), (val_inputs, val_labels) = problem.train, problem.val[:2]
     generator = torch.Generator().manual_seed(0)
+    lr, outer_lr = rates
     x = problem.x0.clone()
     y, v = torch.zeros(FEATURES, CLASSES), torch.zeros(FEATURES, CLASSES)
 
@@ -79,41 +83,43 @@ def by_hand(problem: Any) -> Turn:
         g_y = torch.autograd.grad(g, y_, create_graph=True)[0]
         hv, jv = torch.autograd.grad(g_y, (y_, x_), v)
         f_y = torch.autograd.grad(cross_entropy(val_inputs[j] @ y_, val_labels[j]), y_)[0]
-        y, v, x = y - RATE * g_y.detach(), v - RATE * (hv + f_y), x - OUTER_RATE * jv
+        y, v, x = y - lr * g_y.detach(), v - lr * (hv + f_y), x - outer_lr * jv
 
-    def turn() -> None:
+    def turn() -> tuple[Tensor, Tensor]:
         for _ in range(CHUNK):
             step()
+        return x, y
 
     return turn
 
 
-def ours(problem: Any, compile: bool) -> Turn:
+def ours(problem: Any, compile: bool, rates: Rates = RATES, optimizer: Any = torch.optim.SGD) -> Turn:
     """The library's, by the loop of `fit`: with a row of metrics for each step, without evaluations."""
-    method = pzobo.algorithms.SOBA(RATE, batch_size=BATCH, outer_batch_size=BATCH, compile=compile)
-    run = RunState(method.start(problem), torch.optim.SGD, OUTER_RATE, None, {})
+    method = pzobo.algorithms.SOBA(rates[0], batch_size=BATCH, outer_batch_size=BATCH, compile=compile)
+    run = RunState(method.start(problem), optimizer, rates[1], None, {})
     rows = Metrics(None, None)
     loop = Loop(run, rows, None, None, None, Every(), 0, None, None, time.perf_counter, Company(None))
     loop.look((), [])
 
-    def turn() -> None:
+    def turn() -> tuple[Tensor, Tensor]:
         end = run.step + CHUNK
         while run.step < end:
             if not loop.leap(end + 1, ()):
                 loop.advance()
                 loop.look((), [])
+        return run.objective.x.detach(), run.objective.y
 
     return turn
 
 
-def in_jax(problem: Any) -> Turn:
+def in_jax(problem: Any, rates: Rates = RATES, seed: int = 0) -> Turn:
     """The same, one jitted `scan` over the row numbers of a turn."""
     import jax
     import jax.numpy as jnp
 
     inputs, labels, _ = (jnp.asarray(t.numpy()) for t in problem.train)
     val_inputs, val_labels = (jnp.asarray(t.numpy()) for t in problem.val[:2])
-    random = np.random.default_rng(0)
+    random, (lr, outer_lr) = np.random.default_rng(seed), rates
 
     def entropy(scores: Any, labels: Any) -> Any:
         return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], 1)[:, 0]
@@ -131,15 +137,16 @@ def in_jax(problem: Any) -> Turn:
         slope, pull = jax.vjp(lambda y, x: jax.grad(inner, 1)(x, y, i), y, x)
         hv, jv = pull(v)
         value, f_y = jax.value_and_grad(outer)(y, j)
-        return (x - OUTER_RATE * jv, y - RATE * slope, v - RATE * (hv + f_y)), value
+        return (x - outer_lr * jv, y - lr * slope, v - lr * (hv + f_y)), value
 
     many = jax.jit(lambda carry, rows: jax.lax.scan(step, carry, rows))
-    zero = jnp.zeros((FEATURES, CLASSES))
+    zero = jnp.zeros(problem.y0.shape)
     carry: list[Any] = [(jnp.asarray(problem.x0.numpy()), zero, zero)]
 
-    def turn() -> None:
-        rows = tuple(random.integers(n, size=(CHUNK, BATCH), dtype=np.int32) for n in (ROWS, VAL))
+    def turn() -> tuple[Any, Any]:
+        rows = tuple(random.integers(n, size=(CHUNK, BATCH), dtype=np.int32) for n in (len(labels), len(val_labels)))
         carry[0], _ = jax.block_until_ready(many(carry[0], rows))
+        return carry[0][:2]
 
     return turn
 
