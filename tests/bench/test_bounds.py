@@ -128,7 +128,12 @@ def test_what_cannot_be_allocated_is_a_sentence(size, workers, tmp_path):
     assert runner.run(replace(SMALL, out=tmp_path)) == [], "the limit is gone"
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"direct": 3}', '{"direct": {"fast": 1}}', '{"direct": {"0.1": "x"}}'])
+FOUND = ['{"direct": 3}', '{"direct": {"fast": 1}}', '{"direct": {"0.1": "x"}}']
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", *FOUND, '{"direct": {"0.1": 1}}', *(f'{{"settings": {{}}, "found": {part}}}' for part in FOUND)]
+)
 def test_a_search_that_is_damaged(text, tmp_path):
     file = tmp_path / "hr-linear" / "rates-d8-N20.json"
     file.parent.mkdir()

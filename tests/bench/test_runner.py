@@ -82,7 +82,7 @@ def test_a_shard_is_a_part_of_so_many(shard):
 
 def test_another_run_in_the_folder_is_refused(tmp_path):
     runner.run(replace(SMALL, out=tmp_path, seeds=1))
-    with pytest.raises(pzobo.errors.RunFolderError, match="different run"):
+    with pytest.raises(pzobo.errors.RunFolderError, match=r"different run: mu is 0\.01 there and 0\.1 here\."):
         runner.run(replace(SMALL, out=tmp_path, seeds=1, mu=0.1, resume=True))
 
 
@@ -98,6 +98,29 @@ def test_the_best_rate_of_the_grid_is_taken(tmp_path):
     before = (tmp_path / "hr-linear" / "rates-d8-N20.json").read_text()
     runner.run(replace(experiment, resume=True))
     assert (tmp_path / "hr-linear" / "rates-d8-N20.json").read_text() == before
+
+
+@pytest.mark.parametrize("change", [{"search_steps": 1}, {"search_seconds": 5.0}, {"mu": 0.3}])
+def test_rates_of_another_search_are_refused(change, tmp_path):
+    """Trials of 5 s and of 20 s choose other rates: they must not be taken for each other."""
+    experiment = replace(SMALL, out=tmp_path, seeds=1, lr="search", lr_grid=(0.01, 0.05), methods=("direct",))
+    runner.run(experiment)
+    (key,) = change
+    with pytest.raises(
+        pzobo.errors.RunFolderError, match=f"searched with {key.removeprefix('search_')}=.*searched anew"
+    ):
+        runner.run(replace(experiment, resume=True, **change))
+    assert runner.Rates(replace(experiment, resume=True, evaluate_every=1)).missing() == [], (
+        "how a run is shown is no part"
+    )
+
+
+def test_a_rate_that_is_not_asked_for_is_not_taken(tmp_path):
+    experiment = replace(SMALL, out=tmp_path, seeds=1, lr="search", lr_grid=(1e-9, 0.05), methods=("direct",))
+    runner.run(experiment)
+    narrow = runner.Rates(replace(experiment, resume=True, lr_grid=(1e-9,)))
+    assert narrow.missing() == []
+    assert narrow(experiment.only("direct", lr_grid=(1e-9,)), "direct")[0] == 1e-9
 
 
 def test_each_size_has_rates_of_its_own(tmp_path):

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from pzobo.bench.experiments.base import SEARCH_SEED, Experiment, part_of
-from pzobo.errors import AuditWarning, DamagedFileError, PzoboError, SmoothingError
+from pzobo.errors import AuditWarning, DamagedFileError, PzoboError, RunFolderError, SmoothingError
 from pzobo.files import write_atomically
 from pzobo.outer.fitting import Fit, fit
 from pzobo.runs import json_text, names
@@ -199,7 +199,7 @@ class Rates:
         self.found: dict[str, dict[str, dict[str, float]]] = {}
         for family, first in self.firsts.items():
             files = _of_all_shards(self._file(replace(first, shard=None))) if experiment.resume else []
-            self.found[family] = {name: tried for file in files for name, tried in _searched(file).items()}
+            self.found[family] = {name: tried for file in files for name, tried in _searched(file, first).items()}
 
     def missing(self) -> list[Job]:
         """The trials that have not been made."""
@@ -217,9 +217,9 @@ class Rates:
         """Note what a trial came to."""
         found = self.found[job.experiment.family()]
         found.setdefault(job.method, {})[f"{job.lr:g}"] = value if math.isfinite(value) else 1e300
-        file = self._file(job.experiment)
+        file, content = self._file(job.experiment), {"settings": job.experiment.trial(), "found": found}
         with writing(file):
-            write_atomically(file, (json.dumps(found, indent=2) + "\n").encode())
+            write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
 
     def __call__(self, variant: Experiment, method: str) -> tuple[float, tuple[tuple[float, float], ...]]:
         """The learning rate, and the trials it comes from."""
@@ -227,7 +227,8 @@ class Rates:
             return float(variant.lr), ()
         if variant.lr == "paper" or not variant.menu[method].tuned:
             return variant.paper_lr(method), ()
-        tried = sorted((float(lr), value) for lr, value in self.found[variant.family()][method].items())
+        found = self.found[variant.family()][method]
+        tried = sorted((lr, found[f"{lr:g}"]) for lr in variant.lr_grid)
         return min(tried, key=lambda pair: pair[1])[0], tuple(tried)
 
     def _file(self, first: Experiment) -> Path:
@@ -242,10 +243,13 @@ def _of_all_shards(file: Path) -> list[Path]:
     return sorted(path for path in file.parent.glob("rates-*.json") if name.fullmatch(path.name))
 
 
-def _searched(file: Path) -> dict[str, dict[str, float]]:
-    """What a search came to, of each method and learning rate."""
+def _searched(file: Path, first: Experiment) -> dict[str, dict[str, float]]:
+    """What a search with these settings came to, of each method and learning rate."""
     try:
-        found = json_text.read(file)
+        content = json_text.read(file)
+        made, found = content.get("settings"), content.get("found")
+        if not isinstance(made, dict) or not isinstance(found, dict):
+            raise DamagedFileError("it does not say how its trials were made")
         for trials in found.values():
             if not isinstance(trials, dict) or not all(isinstance(value, (int, float)) for value in trials.values()):
                 raise DamagedFileError("it does not hold a number for each method and rate")
@@ -253,6 +257,12 @@ def _searched(file: Path) -> dict[str, dict[str, float]]:
                 float(rate)
     except ValueError as error:
         raise DamagedFileError(f"{file} is damaged ({error}): remove it, and each lr is searched anew.") from error
+    for key, value in first.trial().items():
+        if made.get(key) != value:
+            raise RunFolderError(
+                f"The learning rates of {file} were searched with {key}={made.get(key)!r}, now it is {value!r}. Remove "
+                "the file, and they are searched anew; or choose another --out."
+            )
     return found
 
 

@@ -294,10 +294,13 @@ def _equal(found: Any, wanted: Any) -> bool:
 
 
 def _difference(found: Any, wanted: Any) -> str:
-    """The first few settings that differ."""
+    """The first few settings that differ; of a dict of settings, those inside that do."""
     if not isinstance(found, dict):
         return f"its {names.CONFIG} has another form"
-    keys = [key for key in {**found, **wanted} if not _equal(found.get(key), wanted.get(key))]
-    return "; ".join(
-        f"{key} is {str(found.get(key))[:80]} there and {str(wanted.get(key))[:80]} here" for key in keys[:3]
-    )
+    told = []
+    for key in {**found, **wanted}:
+        there, here = found.get(key), wanted.get(key)
+        if not _equal(there, here):
+            inside = isinstance(there, dict) and isinstance(here, dict)
+            told.append(_difference(there, here) if inside else f"{key} is {there!s:.80} there and {here!s:.80} here")
+    return "; ".join(told[:3])

@@ -156,6 +156,12 @@ class Experiment(ABC):
             if f.name not in self.not_settings
         }
 
+    def trial(self) -> dict[str, Any]:
+        """The settings that make a trial of a learning rate what it is."""
+        lengths = {"steps": self.search_steps or self.steps, "seconds": self.search_seconds}
+        found = {key: value for key, value in self.settings().items() if key != "evaluate_every"} | lengths
+        return dict(json.loads(json.dumps(found)))
+
     def only(self, *methods: str, **changes: Any) -> Self:
         """This experiment with other settings, for those of the methods that are to be run."""
         return replace(self, methods=tuple(m for m in methods if m in self.chosen()), **changes)
