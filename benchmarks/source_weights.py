@@ -9,6 +9,7 @@ import functools
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.page import finished, renew
 from pzobo.bench.experiments.source_mix import Sources
@@ -48,6 +49,7 @@ OURS = ("pzobo-all", "gauss-newton")
 EARLY = 5
 """Steps of PZOBO, for the table of a fifth of the trainings."""
 KEPT = "## What it shows"
+C = TypeVar("C")
 
 
 def tables(runs: Summary) -> str:
@@ -67,23 +69,29 @@ def tables(runs: Summary) -> str:
 
 
 def others(runs: Summary) -> str:
-    """The three metrics of runs on other data in one table."""
-    counts = runs.values("sources")
+    """The three metrics of runs on other data in one table, by the number of sources and their size."""
+    sizes = {run.config["size"] or 2000 for run in runs.runs}
+    cases = {
+        f"K = {k}, {size:,} images each": Summary(runs.about, of_size)
+        for size in sorted(sizes)
+        for k in runs.values("sources")
+        if (of_size := tuple(r for r in runs.where(sources=k).runs if (r.config["size"] or 2000) == size))
+    }
     shown = [metric for metric in METRICS if metric != "rank"]
 
-    def cell(method: str, k: int) -> str:
-        found = [list(finals(runs, method, k, metric).values()) for metric in shown]
+    def cell(method: str, case: str) -> str:
+        mine = cases[case]
+        found = [finals(mine, method, mine.values("sources")[0], metric).values() for metric in shown]
         cells = [f"{statistics.median(values):.3f}" if values else "-" for values in found]
         return " / ".join(cells) if any(found) else ""
 
-    head = ["", *(f"K = {k}" for k in counts)]
     title = f"## MNIST, seeds {runs.values('seed')}: test accuracy / validation loss / test accuracy, fitted again"
-    return f"\n{title}\n\n{table(head, rows_of(counts, cell))}\n" if counts else ""
+    return f"\n{title}\n\n{table(['', *cases], rows_of(list(cases), cell))}\n" if cases else ""
 
 
-def rows_of(counts: Sequence[int], cell: Callable[[str, int], str]) -> list[list[str]]:
+def rows_of(columns: Sequence[C], cell: Callable[[str, C], str]) -> list[list[str]]:
     """A row for each method that has a cell."""
-    rows = [[name, *(cell(method, k) for k in counts)] for method, name in METHODS.items()]
+    rows = [[name, *(cell(method, column) for column in columns)] for method, name in METHODS.items()]
     return [row for row in rows if any(row[1:])]
 
 
