@@ -19,6 +19,7 @@ from pzobo.files import write_atomically
 from pzobo.runs import json_text, names
 
 ROWS = 20
+ABSENT = ""
 Line = dict[str, Any]
 """A folder, and what is in its files by their names."""
 
@@ -55,14 +56,33 @@ def key(line: Line) -> tuple[str, ...]:
     return line["folder"], *line["files"]
 
 
+def packed(line: Line) -> Line:
+    """The same with the names of the metrics once, and not in every row. What a row lacks is ABSENT."""
+    rows = line["files"].get(names.METRICS)
+    if rows is None:
+        return line
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    table = {"keys": keys, "rows": [[row.get(key, ABSENT) for key in keys] for row in rows]}
+    return {**line, "files": {**line["files"], names.METRICS: table}}
+
+
+def unpacked(line: Line) -> Line:
+    table = line["files"].get(names.METRICS)
+    if table is None:
+        return line
+    pairs = (zip(table["keys"], row, strict=True) for row in table["rows"])
+    rows = [{key: value for key, value in row if value != ABSENT} for row in pairs]
+    return {**line, "files": {**line["files"], names.METRICS: rows}}
+
+
 def stored(file: Path) -> list[Line]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [unpacked(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def keep(runs: Path, file: Path) -> int:
     """Add what has ended to the file; how many lines it has."""
     lines = {key(line): line for line in [*stored(file), *finished(runs)]}
-    text = "".join(json.dumps(line) + "\n" for _, line in sorted(lines.items()))
+    text = "".join(json.dumps(packed(line)) + "\n" for _, line in sorted(lines.items()))
     write_atomically(file, text.encode())
     return len(lines)
 

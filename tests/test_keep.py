@@ -21,6 +21,7 @@ def test_what_was_kept_is_not_made_again_and_says_the_same(tmp_path: Path) -> No
     (half,) = (tmp_path / "here").rglob("direct/seed-0/result.json")
     half.unlink()  # as if it had been killed
     assert keep.keep(tmp_path / "here", file) == 2, "the rates, and the run that has ended"
+    assert keep.stored(file) == sorted(keep.finished(tmp_path / "here"), key=keep.key), "every number as it was"
     keep.bring_back(there, file)
     here, (back,) = read(tmp_path / "here"), read(there)
     (same,) = [run for run in here if run.method == "pzobo"]
