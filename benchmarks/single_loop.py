@@ -59,11 +59,11 @@ def data() -> Dataset:
     return Dataset(part(ROWS), part(VAL), part(VAL))
 
 
-def by_hand(problem: Any, rates: Rates = RATES) -> Turn:
+def by_hand(problem: Any) -> Turn:
     """SOBA as one would write it for this problem alone, in eager torch."""
     (inputs, labels, _), (val_inputs, val_labels) = problem.train, problem.val[:2]
     generator = torch.Generator().manual_seed(0)
-    lr, outer_lr = rates
+    lr, outer_lr = RATES
     x = problem.x0.clone()
     y, v = torch.zeros(FEATURES, CLASSES), torch.zeros(FEATURES, CLASSES)
 
