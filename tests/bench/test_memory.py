@@ -12,6 +12,8 @@ from pzobo.bench import runner
 from pzobo.bench.experiments.controls import Plain
 from pzobo.bench.experiments.lenet import LeNet
 from pzobo.bench.experiments.memory import DataCleaning, Quadratics, solved
+from pzobo.bench.experiments.quality import at_solution
+from pzobo.bench.experiments.shallow import Linear, TwoLayer
 from pzobo.bench.report import markdown
 from pzobo.bench.report.runs import read
 from pzobo.problems import data_cleaning
@@ -142,3 +144,26 @@ def test_lenet_runs_the_algorithms_by_name_on_its_batches(tmp_path: Path) -> Non
         losses = [row["val_loss"] for row in run.rows if "val_loss" in row]
         assert len(losses) >= 2
         assert losses[-1] < losses[0] < 2.4  # log(10) at y0 = 0
+
+
+def test_shallow_features_run_the_algorithms_by_name_and_show_what_x_is_worth(tmp_path: Path) -> None:
+    """The y of a penalty method is pulled towards f: `solved_loss` is f at the ridge regression that x stands for."""
+    experiment = Linear(
+        d=(16,), n=50, also_N=(), methods=("bome",), steps=150, seeds=1, compile=False, workers=0, out=tmp_path
+    )
+    (variant,) = experiment.variants()
+    assert not {"soba", "bome"} & {*Linear().chosen(), *TwoLayer().chosen()}
+    job = runner.Job(variant, "bome", 0, 0.05, (), "")
+    judged = runner.attempt(job)
+    assert runner.make(job) is None
+    (run,) = read(tmp_path)
+    assert judged == pytest.approx(run.rows[-1]["solved_loss"], rel=1e-6)
+    assert judged > 1.1 * run.rows[-1]["outer_loss"]
+
+    problem = variant.problem(0)
+    (inputs, targets), (val, val_targets) = problem.train, problem.val
+    features = inputs @ problem.x0
+    w = torch.linalg.solve(features.T @ features / 50 + variant.gamma * torch.eye(16), features.T @ targets / 50)
+    expected = float(0.5 * (val @ problem.x0 @ w - val_targets).square().mean())
+    for method in (pzobo.algorithms.BOME(1e-3), pzobo.Method(pzobo.GD(1e-3, 3), pzobo.PZOBO())):
+        assert at_solution(method.start(problem, 0)) == {"solved_loss": pytest.approx(expected, rel=1e-4)}

@@ -157,7 +157,7 @@ def attempt(job: Job) -> float:
     except FAILURES:
         return math.inf
     last = found.history[-1]
-    value = last.get(e.about.final, last["outer_loss"])
+    value = last.get("judged", last.get(e.about.final, last["outer_loss"]))
     if value is None:
         return math.inf
     return float(-value if e.about.higher else value)

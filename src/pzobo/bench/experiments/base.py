@@ -145,7 +145,7 @@ class Experiment(ABC):
         return self.evaluate(objective)
 
     def judge(self, objective: Objective) -> Mapping[str, float]:
-        """What a learning rate is chosen by, at the end of a trial: `about.final` is among it."""
+        """What a learning rate is chosen by, after a trial: `judged`, else `about.final`, else the outer loss."""
         return self.evaluate(objective)
 
     def settings(self) -> dict[str, Any]:

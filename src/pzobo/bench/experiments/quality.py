@@ -1,4 +1,4 @@
-"""How good is a hypergradient? Its cosine to the exact gradient of f(x, y^N(x)) at the same x."""
+"""How good is a step? The cosine of its hypergradient to that of f(x, y^N(x)), and what its x is worth."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import optree
 import torch
 from torch import Tensor
 
-from pzobo.jacobians import Unrolled
+from pzobo.jacobians import Direct, Unrolled
 from pzobo.outer.bilevel import Bilevel
 from pzobo.outer.objective import Objective
-from pzobo.solvers import Iterative
+from pzobo.outer.problem import Problem
+from pzobo.solvers import ClosedForm, Iterative
 from pzobo.tensors import trees
 
 
@@ -27,3 +28,13 @@ def cosine(objective: Objective, solver: Iterative) -> dict[str, float]:
         exact = torch.autograd.grad(loss, variables)
     lengths = float(trees.norm(estimate) * trees.norm(exact))
     return {"cosine": float(trees.dot(estimate, exact)) / lengths} if lengths > 0 else {}
+
+
+def at_solution(objective: Objective) -> dict[str, float]:
+    """f(x, y*(x)), what x is worth with the inner problem solved: whose y the method has does not matter to it."""
+    problem = getattr(objective, "problem", None)
+    if not isinstance(problem, Problem) or problem.solution is None:
+        return {}
+    argmin = problem.argmin(ClosedForm(problem.solution), Direct(), check=False)
+    with torch.no_grad():
+        return {"solved_loss": float(problem.objective(argmin, objective.x))}

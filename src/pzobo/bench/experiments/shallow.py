@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self
 
+from pzobo.algorithms import Memory
 from pzobo.bench.experiments.base import Experiment, Rates
 from pzobo.bench.experiments.bounds import FromZero, NotEmpty
-from pzobo.bench.experiments.quality import cosine
-from pzobo.bench.methods import METHODS, Named, Setup
+from pzobo.bench.experiments.quality import at_solution, cosine
+from pzobo.bench.methods import ALGORITHMS, METHODS, Named, Setup
 from pzobo.bench.report.about import About, Claim, Panel, View
 from pzobo.bench.report.claims import beats_all, hozog_flat, hozog_stuck, hozog_worse, insensitive
 from pzobo.outer.objective import Objective
@@ -41,6 +42,8 @@ class Shallow(Experiment):
     noise: FromZero = 0.1
     """The standard deviation of the noise in the data's targets."""
 
+    menu: ClassVar[Mapping[str, Named]] = {**METHODS, **ALGORITHMS}
+    slow = frozenset(ALGORITHMS)
     not_settings = Experiment.not_settings | {"also_N"}
     n_methods = ("direct", "pzobo", "pzobo-authors")
 
@@ -51,7 +54,13 @@ class Shallow(Experiment):
         )
 
     def evaluate(self, objective: Objective) -> Mapping[str, float]:
-        return cosine(objective, GD(self.alpha, self.N))
+        return {**cosine(objective, GD(self.alpha, self.N)), **at_solution(objective)}
+
+    def judge(self, objective: Objective) -> Mapping[str, float]:
+        # The y of an algorithm is its own, and a penalty pulls it towards f: its x is judged at the solution.
+        if isinstance(objective, Memory):
+            return {"judged": at_solution(objective)["solved_loss"]}
+        return super().judge(objective)
 
     def over_N(self) -> list[Self]:
         """This variant, and for PZOBO those with other N."""
