@@ -14,6 +14,7 @@ from pzobo.bench.experiments.lenet import LeNet
 from pzobo.bench.experiments.memory import DataCleaning, Quadratics, solved
 from pzobo.bench.experiments.quality import at_solution
 from pzobo.bench.experiments.shallow import Linear, TwoLayer
+from pzobo.bench.experiments.source_mix import Sources
 from pzobo.bench.report import markdown
 from pzobo.bench.report.runs import read
 from pzobo.problems import data_cleaning
@@ -167,3 +168,14 @@ def test_shallow_features_run_the_algorithms_by_name_and_show_what_x_is_worth(tm
     expected = float(0.5 * (val @ problem.x0 @ w - val_targets).square().mean())
     for method in (pzobo.algorithms.BOME(1e-3), pzobo.Method(pzobo.GD(1e-3, 3), pzobo.PZOBO())):
         assert at_solution(method.start(problem, 0)) == {"solved_loss": pytest.approx(expected, rel=1e-4)}
+
+
+def test_source_weights_run_the_algorithms_by_name(tmp_path: Path) -> None:
+    """Inner batches of 128 rows, and all of the 60 target images in each step."""
+    experiment = Sources(sources=(4,), methods=("soba",), steps=300, seeds=1, compile=False, out=tmp_path)
+    (variant,) = experiment.variants()
+    assert "soba" not in Sources().chosen()
+    assert runner.make(runner.Job(variant, "soba", 0, 0.03, (), "")) is None
+    (run,) = read(tmp_path)
+    assert run.rows[-1]["val_loss"] < 1 < run.rows[0]["val_loss"]
+    assert run.rows[-1]["rank"] > 0.7, "the weights tell which sources are right"

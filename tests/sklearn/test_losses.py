@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
-from sklearn.svm import SVC, LinearSVC
+from sklearn.multiclass import OneVsOneClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC, NuSVC
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.response.levenberg_marquardt import Terms
-from pzobo.sklearn.losses import Outputs, independent_rows, row_loss
+from pzobo.sklearn.losses import Outputs, decisions, given_weights, independent_rows, row_loss
 
 X, y = load_iris(return_X_y=True)
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 2, len(y))
@@ -79,6 +82,38 @@ def test_decisions_are_calibrated(classes: int) -> None:
     assert found[0] < value(loss, r)
 
 
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize("kind", [SVC, NuSVC])
+def test_pairs_of_classes_are_added_up_without_votes(kind: Any, classes: int) -> None:
+    """scikit-learn's own decision function of SVC is votes + s / (3 (|s| + 1)), with s what is wanted here."""
+    images, digits = load_digits(n_class=classes, return_X_y=True)
+    models = [make_pipeline(StandardScaler(), kind(decision_function_shape=shape)) for shape in ("ovr", "ovo")]
+    found = []
+    for model in models:
+        model.fit(images[:200], digits[:200])
+        before = model.decision_function(images[200:300])
+        found.append(decisions(model, images[200:300]))
+        assert np.array_equal(model.decision_function(images[200:300]), before), "the model stays as it is"
+        assert np.array_equal(found[-1], decisions(model[-1], model[:-1].transform(images[200:300])))
+    assert found[0].shape == (100, classes)
+    assert np.array_equal(*found)
+    own = models[0].decision_function(images[200:300])
+    votes = np.round(own)
+    assert np.allclose(votes.sum(1), classes * (classes - 1) / 2)
+    assert np.allclose(own, votes + found[0] / (3 * (np.abs(found[0]) + 1)))
+
+
+def test_columns_that_belong_to_no_class_are_refused() -> None:
+    class Pairs(OneVsOneClassifier):  # type: ignore[misc]
+        def decision_function(self, X: Any) -> Any:
+            return np.zeros((len(X), 6))
+
+    images, digits = load_digits(n_class=4, return_X_y=True)
+    model = Pairs(LinearSVC()).fit(images, digits)
+    with pytest.raises(RequirementError, match="6 columns for 4 classes"):
+        Outputs.of(model, digits)(model, images)
+
+
 def test_a_function_of_tensors() -> None:
     model = LogisticRegression().fit(X, y)
     outputs = Outputs.of(model, y)
@@ -124,3 +159,14 @@ def test_rows_that_folds_share_count_less(cv: Any, wanted: float) -> None:
 def test_rows_of_no_weight_are_not_there() -> None:
     weights = np.tile([2.0, 0.0], 100)
     assert independent_rows(list(KFold(5).split(weights)), weights) == pytest.approx(100 / 2.25)
+    ends = np.repeat([0.0, 1.0], [40, 160])
+    pairs = list(KFold(5).split(ends))
+    assert 0 < independent_rows(pairs, ends) < independent_rows(pairs, np.ones(200)), "a fold of no weight"
+
+
+@pytest.mark.parametrize("weights", [np.zeros(3), [1.0, -1.0, 1.0], [1.0, np.nan, 1.0], [1.0, np.inf, 1.0], 2.0])
+def test_weights_that_weigh_nothing_are_refused(weights: Any) -> None:
+    with pytest.raises(OptionError, match="a number for each row, none below 0 and not all of them 0"):
+        given_weights({"ridge__sample_weight": weights})
+    assert given_weights({"sample_weight": None, "groups": [1, 2]}) is None
+    assert np.array_equal(given_weights({"sample_weight": [0, 1]}), [0.0, 1.0])

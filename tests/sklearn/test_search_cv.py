@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_iris, make_friedman1
+from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -157,7 +157,7 @@ def test_the_same_bits_again_and_in_two_processes() -> None:
 # Kinds of data
 
 
-@pytest.mark.parametrize("model", [LogisticRegression(C=0.1), SVC(gamma=0.2, tol=1e-6)])
+@pytest.mark.parametrize("model", [LogisticRegression(C=0.1), SVC(gamma=0.2, C=0.1, tol=1e-6)])
 def test_classes(model: Any) -> None:
     A, labels = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[labels]
@@ -169,6 +169,36 @@ def test_classes(model: Any) -> None:
     if hasattr(found, "predict_proba"):
         wanted = log_loss(names, cross_val_predict(found.best_estimator_, A, names, cv=3, method="predict_proba"))
         assert found.report_.folds.best == pytest.approx(wanted, rel=1e-6)
+
+
+def test_ten_classes_of_svc() -> None:
+    """Its own decision function counts votes, and is refused as rough; the sums of its decisions are smooth."""
+    images, digits = load_digits(return_X_y=True)
+    model = make_pipeline(StandardScaler(), SVC(gamma=0.002, C=0.1, tol=1e-6))
+    space = {"svc__C": Log(1e-3, 1e3), "svc__gamma": Log(1e-4, 1)}
+    losses = []
+    for shape in ("ovr", "ovo"):
+        model.set_params(svc__decision_function_shape=shape)
+        found = search(model, space, max_fits=60).fit(
+            images[:300], digits[:300], test=(images[300:800], digits[300:800])
+        )
+        assert found.roughness_ < 0.2
+        assert found.report_.test.best < 0.8 * found.report_.test.start
+        assert found.score(images[300:800], digits[300:800]) > clone(model).fit(images[:300], digits[:300]).score(
+            images[300:800], digits[300:800]
+        )
+        losses.append(found.cv_results_["loss"])
+    assert np.array_equal(*losses)
+
+
+def test_a_class_that_folds_were_not_trained_on_is_told() -> None:
+    A, labels = load_iris(return_X_y=True)
+    model, space = LogisticRegression(max_iter=1000), {"C": Log(1e-3, 1e3)}
+    with pytest.warns(SearchWarning, match="3 of 3 folds have rows of a class.*StratifiedKFold"):
+        search(model, space, cv=KFold(3), max_fits=15).fit(A, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SearchWarning)
+        search(model, space, max_fits=15).fit(A, labels)
 
 
 def test_sparse_rows_are_those_of_dense_ones() -> None:
@@ -249,6 +279,8 @@ def test_fits_that_fail() -> None:
         assert again.report_.folds.start == pytest.approx(found.report_.folds.best)
         with pytest.raises(ValueError, match="too little"):
             search(model, {"fragile__alpha": Log(1e-3, 0.2)}, error_score="raise", max_fits=75).fit(X, y)
+        with pytest.raises(RequirementError, match=r'some fits or their scores failed.*error_score="raise"'):
+            search(max_fits=75).fit(X, np.where(np.arange(150) == 3, np.nan, y))
 
 
 # Refused, and warned of

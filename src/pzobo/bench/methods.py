@@ -37,6 +37,7 @@ class Setup:
         outer_steps: K of a run, for searches that make as many trainings as PZOBO with all directions.
         compile_algorithms: compile whole steps of algorithms with a memory.
         algorithm_batch: rows of the batches of algorithms with a memory; all data by default.
+        outer_whole: their outer batches are all the outer data, which is little.
         algorithm_rate: the step of their inner variables, which noise of batches asks to be shorter; `rate` by default.
     """
 
@@ -51,6 +52,7 @@ class Setup:
     check: bool = True
     converged: tuple[Iterative, int] | None = None
     algorithm_batch: int | None = None
+    outer_whole: bool = False
     outer_steps: int = 25
     compile_algorithms: bool = False
     algorithm_rate: float | None = None
@@ -199,8 +201,10 @@ BATCHED: dict[str, Named] = {"stocbio": replace(STOCHASTIC["stocbio"], build=_ba
 
 def _run(setup: Setup, kind: type[algorithms.Algorithm[Any]]) -> dict[str, Any]:
     """What every algorithm gets of a setup. Those that cannot be compiled are not."""
-    size, compile = setup.algorithm_batch, setup.compile_algorithms and not kind.not_compiled
-    return {"batch_size": size, "outer_batch_size": size, "check": setup.check, "compile": compile}
+    inner = setup.algorithm_batch
+    outer = None if setup.outer_whole else inner
+    compile = setup.compile_algorithms and not kind.not_compiled
+    return {"batch_size": inner, "outer_batch_size": outer, "check": setup.check, "compile": compile}
 
 
 def _algorithm(kind: type[algorithms.Algorithm[Any]], **numbers: Any) -> Build:

@@ -74,6 +74,11 @@ class Splits:
         """Which rows are predicted, split after split."""
         return np.concatenate([np.arange(len(self.y))[test] for _, test in self.pairs])
 
+    def unseen(self) -> int:
+        """In how many splits there are labels to predict that no row to train on has."""
+        y = np.asarray(self.y)
+        return sum(bool(np.setdiff1d(y[test], y[train]).size) for train, test in self.pairs)
+
     def split(self, X: Any, y: Any = None, **params: Any) -> Iterator[tuple[Any, Any]]:
         if not self.pairs:
             cv = check_cv(self.cv, y, classifier=self.classifier)

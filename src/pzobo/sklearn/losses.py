@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,21 +56,50 @@ class Outputs:
 
     def __call__(self, fitted: Any, X: Any) -> Any:
         """r of some rows: numbers, or logits with a column for each class (one column for two classes)."""
-        found = np.asarray(getattr(fitted, self.answer)(X), dtype=float)
         if self.answer == "predict":
-            return found
+            return np.asarray(fitted.predict(X), dtype=float)
         known, count = np.searchsorted(self.classes, fitted.classes_), len(self.classes)
         if self.answer == "predict_proba":
+            found = np.asarray(fitted.predict_proba(X), dtype=float)
             all_of_them = np.full((len(found), count), LEAST)
             all_of_them[:, known] = np.clip(found, LEAST, None)
             logits = np.log(all_of_them)
-        elif found.ndim == 1:
-            logits = np.full((len(found), count), -10.0)
-            logits[:, known] = np.stack([np.zeros_like(found), found], 1)[:, : len(known)]
         else:
+            found = decisions(fitted, X)
             logits = np.full((len(found), count), min(-10.0, found.min()) if len(known) < count else 0.0)
-            logits[:, known] = found[:, : len(known)]
+            logits[:, known] = found
         return logits[:, 1] - logits[:, 0] if count == 2 else logits
+
+
+def decisions(fitted: Any, X: Any) -> Any:
+    """The decision function, with a column for each class that the estimator knows.
+
+    SVC and NuSVC decide between pairs of classes. Of more than two classes their decision function counts votes, which
+    jump, or has a column for each pair. Here a class has the sum of its decisions against the others.
+    """
+    count, steps = len(fitted.classes_), list(getattr(fitted, "steps", ()))
+    name, last = steps[-1] if steps else ("", fitted)
+    if count < 3 or not hasattr(last, "decision_function_shape"):
+        found = np.asarray(fitted.decision_function(X), dtype=float)
+        found = np.stack([np.zeros_like(found), found], 1)[:, :count] if found.ndim == 1 else found
+    else:
+        last = copy.copy(last)
+        last.decision_function_shape = "ovo"
+        if steps:
+            fitted = copy.copy(fitted)
+            fitted.steps = [*steps[:-1], (name, last)]
+        against = np.asarray((fitted if steps else last).decision_function(X), dtype=float)
+        found = np.zeros((len(against), count))
+        for decided, (one, other) in zip(against.T, itertools.combinations(range(count), 2), strict=True):
+            found[:, one] += decided
+            found[:, other] -= decided
+    if found.shape[1] != count:
+        raise RequirementError(
+            f"decision_function of {type(last).__name__} has {found.shape[1]} columns for {count} classes: which "
+            "belongs to which class is not known. Take an estimator with predict_proba, such as "
+            "CalibratedClassifierCV of it."
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -137,7 +168,7 @@ def independent_rows(pairs: Sequence[tuple[Any, Any]], weights: Any) -> float:
 
     def worth(rows: Any) -> float:
         w = np.asarray(weights, dtype=float)[rows]
-        return float(w.sum() ** 2 / np.square(w).sum())
+        return float(w.sum() ** 2 / np.square(w).sum()) if w.any() else 0.0
 
     trained, predicted = (float(np.mean([worth(pair[side]) for pair in pairs])) for side in (0, 1))
     return predicted / (1 / len(pairs) + predicted / trained)
@@ -148,7 +179,14 @@ def given_weights(params: Mapping[str, Any]) -> Any:
     found = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight" and v is not None]
     if any(not np.array_equal(found[0], other) for other in found[1:]):
         raise OptionError("The steps got different sample weights, and the loss has one for each row: give the same.")
-    return found[0] if found else None
+    if not found:
+        return None
+    weights = np.asarray(found[0], dtype=float)
+    if weights.ndim != 1 or not (weights >= 0).all() or not np.isfinite(weights).all() or not weights.any():
+        raise OptionError(
+            "sample_weight must be a number for each row, none below 0 and not all of them 0: the loss is their mean."
+        )
+    return weights
 
 
 def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:

@@ -206,6 +206,11 @@ class ResponseSearchCV(PredictingSearchCV):
                 raise OptionError(f"{told[0].rpartition('Error: ')[2]} {USE_OPTUNA}") from error
             raise
         if kind == "start":
+            if found[0] is None:
+                raise RequirementError(
+                    "At the start, which is what the estimator has, some fits or their scores failed: the warnings "
+                    'above say why. error_score="raise" shows the first of them whole.'
+                )
             self._look_at_rows(found[0])
         # Copies in torch's own memory: products of numbers that begin anywhere in memory can differ in their last bits.
         return [None if r is None else torch.tensor(r).flatten() for r in found]
@@ -214,6 +219,15 @@ class ResponseSearchCV(PredictingSearchCV):
         """The loss of the out-of-fold rows; and whether there are enough of them."""
         self._loss = self._loss_on(self._splits, r)
         n, p = len(self._splits.y), len(self._space)
+        unseen = self._splits.unseen() if self._outputs.classes is not None else 0
+        if unseen:
+            warnings.warn(
+                f"{unseen} of {self.n_splits_} folds have rows of a class that they were not trained on: their log "
+                "loss says nothing of the hyperparameters. Give cv= a splitter that keeps the shares of the classes, "
+                "such as StratifiedKFold.",
+                SearchWarning,
+                stacklevel=2,
+            )
         if p >= n:
             raise RequirementError(f"{p} hyperparameters cannot be told from {n} rows: search fewer, or get more rows.")
         if n < FEW_ROWS * p:

@@ -107,7 +107,7 @@ class Sources(Experiment):
     directions: int = 4
     """The number Q of random directions in each step; pzobo-all has one for each source."""
     batch_size: int = 128
-    """The rows of a batch of the algorithms; the Jacobians see all data."""
+    """The rows of an inner batch of the algorithms; the Jacobians see all data."""
     seeds: Seeds = 3
     steps: int = 25
     lr_grid: Rates = (0.1, 0.3, 1.0)
@@ -180,6 +180,8 @@ class Sources(Experiment):
             compile=self.compile,
             check=self.check,
             algorithm_batch=self.batch_size,
+            outer_whole=True,
+            algorithm_rate=10 * self.alpha,  # gradient descent moves a network less than Adam does with the same lr
             outer_steps=self.steps,
         )
 
