@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,11 @@ from pzobo.algorithms.chunk import Chunk, moved, parts_of
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.rates import check_rate
 from pzobo.algorithms.vector import Vector
+from pzobo.algorithms.witness import Witness
 from pzobo.errors import DivergenceError, OptionError, RequirementError, StructureError
 from pzobo.inner.kernel import Products
 from pzobo.inner.products import check_products
+from pzobo.inner.questions import Audit
 from pzobo.options import freeze, whole
 from pzobo.outer.objective import Objective, Turns
 from pzobo.outer.problem import Problem
@@ -71,6 +73,8 @@ class Algorithm(ABC, Generic[C]):
         check: say that y has left the finite numbers, instead of going on.
         compile: compile a whole step, once for a run; where the optimizer of x is plain SGD, many steps run in one
             call. Losses that draw random numbers, or write into buffers of modules, are refused.
+        audit: look at g after steps 1, 2, 4, 8, ...: whether its gradients are slopes of its values, and products with
+            its second derivatives those of its gradients. What does not hold is a warning, or with "error" an error.
 
     Raises:
         OptionError: an option has a value that makes no sense.
@@ -102,6 +106,7 @@ class Algorithm(ABC, Generic[C]):
     outer_batch_size: int | None = None
     check: bool = True
     compile: bool = False
+    audit: bool | Literal["error"] = True
 
     not_compiled: ClassVar[str] = ""
     """Why a step cannot be compiled, if it cannot."""
@@ -131,6 +136,8 @@ class Algorithm(ABC, Generic[C]):
                 object.__setattr__(self, name, whole(f"{type(self).__name__}: {name}", getattr(self, name)))
         self._check_numbers()
         freeze(self)
+        if self.audit not in (True, False, "error"):
+            raise OptionError(f'{type(self).__name__}: audit={self.audit!r}: must be True, False or "error".')
         if self.compile and self.not_compiled:
             raise OptionError(f"{type(self).__name__} cannot be compiled: {self.not_compiled} Use compile=False.")
 
@@ -183,6 +190,7 @@ class Memory(Objective, Generic[C]):
 
     Raises:
         RequirementError: the problem has no inner loss.
+        StructureError: a tensor of the data requires a gradient.
 
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)
@@ -197,8 +205,9 @@ class Memory(Objective, Generic[C]):
         self.algorithm, self.problem = algorithm, problem
         self.x = problem.start()
         sizes = (algorithm.batch_size, algorithm.outer_batch_size)
-        products: Products = getattr(algorithm, "products", "autodiff")
-        self.at = Oracles(problem, self.x, sizes, products, seed)
+        products: Products | None = getattr(algorithm, "products", None)
+        self.at = Oracles(problem, self.x, sizes, products or "autodiff", seed)
+        self._witness = Witness(self.at, products, algorithm.audit)
         with torch.no_grad():
             self.carried = algorithm.begin(self.at)
         self.y = self._tree(self.carried.y)
@@ -241,15 +250,17 @@ class Memory(Objective, Generic[C]):
         at.fetch()
         self._take(made.carried, at.k)
         at.k += 1
+        self._witness.passed(at.k - 1, made.carried.y)
         return made.value.detach(), made.direction
 
     def _compiled_step(self, chunk: Chunk[C]) -> tuple[Tensor, Vector]:
         """The same, compiled: x stays where it is."""
-        at = self.at
+        at, before = self.at, self.at.k
         still = [[0.0] * len(at.variables)]
         at.x = at.present_x()
         carried, _, direction, told = chunk(self.carried, at.x.zeros(), still)
         self._take(carried, at.k - 1)
+        self._witness.passed(before, carried.y)
         return at.x.leaves[0].new_tensor(told.values[0]), direction
 
     def _take(self, carried: C, k: int) -> None:
@@ -257,7 +268,8 @@ class Memory(Objective, Generic[C]):
         if self.algorithm.check and not trees.is_finite(carried.y.leaves):
             raise DivergenceError(
                 f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {k}: its steps may "
-                "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer."
+                "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer. Or is a NaN in the "
+                "data?"
             )
         self.carried, self.y = carried, self._tree(carried.y)
 
@@ -281,14 +293,20 @@ class Memory(Objective, Generic[C]):
 
     def turns(self, steps: Sequence[Sequence[float]]) -> Turns:
         assert self._chunk is not None
-        at = self.at
+        at, before = self.at, self.at.k
         at.x = at.present_x()
         carried, x, d, told = self._chunk(self.carried, self._gradient(), steps)
         self._take(carried, at.k - 1)
         self._put(x)
+        self._witness.passed(before, carried.y)
         for variable, slope in zip(at.variables, d.leaves, strict=True):
             variable.grad = slope
         return told
+
+    @property
+    def last_audit(self) -> Audit | None:
+        """What the last look at g found; None before the first."""
+        return self._witness.questions.audit
 
     def inner_loss(self) -> float | None:
         with torch.no_grad():

@@ -175,6 +175,11 @@ class Oracles(Feed):
         return by_y, by_x
 
     @property
+    def inner_kernel(self) -> Kernel:
+        """g as it is differentiated here."""
+        return self._g
+
+    @property
     def variables(self) -> Leaves:
         """The tensors of x that are optimized, tied ones once."""
         return self._variables

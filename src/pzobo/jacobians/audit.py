@@ -15,8 +15,8 @@ from torch import Tensor
 from pzobo.errors import PzoboError
 from pzobo.inner.differences import probe_size
 from pzobo.inner.kernel import Products, select
-from pzobo.inner.problem import InnerProblem
-from pzobo.inner.products import linearize
+from pzobo.inner.problem import InnerProblem, Point
+from pzobo.inner.products import Place, linearize
 from pzobo.inner.questions import Finding
 from pzobo.tensors import trees
 from pzobo.tensors.precision import dtype_eps
@@ -25,6 +25,8 @@ from pzobo.zeroth_order.directions import Rademacher, Space, drawn_by
 
 STEPS = (0.1, 0.01, 0.001)
 """Lengths of the steps along an answer, relative to the size of x: that of an outer step first."""
+LENGTHS = (1.0, 1 / 16, 16.0)
+"""Lengths of differences of g's gradients, and of its values, times the one to start with."""
 CLOSE = 0.02
 """A ratio as near to one as this needs no look at shorter steps."""
 LEAST, MOST = 0.9, 1.1
@@ -225,35 +227,42 @@ def _at_their_ends(inner: InnerProblem, v: Leaves, along: Leaves) -> bool:
 
 
 def product_findings(inner: InnerProblem, y: Leaves, q: Leaves, products: Products) -> list[Finding]:
-    """The dot-product test: a = J^T q as the estimator takes it, against <q, J a> by differences of dg/dy along a."""
-    point, kernel, rewind = inner.points[inner.mixed[0] if inner.mixed else 0], inner.kernel, inner.replay.rewind
+    """The dot-product test, where an estimator has taken its products."""
+    point = inner.points[inner.mixed[0] if inner.mixed else 0]
     with inner.replay.again():
-        by_y, by_z = linearize(inner, point, y, point.slots, products, rewind)(q)
-        variables, fill = select(point.z, point.slots)
+        return dot_product_findings(inner, point, y, q, products, inner.replay.rewind)
 
-        def slope(a: Leaves, at: Leaves, place: Callable[[Leaves], tuple[Leaves, Leaves]]) -> float | None:
-            """The ratio nearest to one of <q, J a> to <a, a>, over three lengths."""
-            claimed = float(trees.dot(a, a)) if a else 0.0
-            if claimed == 0 or not math.isfinite(claimed):
-                return None
-            ratios: list[float] = []
-            for length in (1.0, 1 / 16, 16.0):
-                e = float(2 * math.cbrt(inner.eps) * length * probe_size(at, a))
-                ends: list[Leaves] = []
-                for sign in (e, -e):
-                    moved_y, moved_z = place(trees.add(at, a, sign))
-                    rewind()
-                    ends.append(kernel.gradient(fill(moved_z), moved_y, point.batch))
-                rounding = 3 * inner.eps * float(trees.norm([s * t for s, t in zip(ends[0], q, strict=True)]))
-                if rounding < DROWNED * 2 * e * claimed:
-                    ratios.append(float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed)
-            ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-            return min(ratios, key=far) if ratios else None
 
-        tests: Sequence[tuple[str, float | None]] = (
-            ("d2g/dy2", slope(by_y, y, lambda moved: (moved, variables))),
-            ("d2g/dz dy", slope(by_z, variables, lambda moved: (y, moved))),
-        )
+def dot_product_findings(
+    place: Place, point: Point, y: Leaves, q: Leaves, products: Products, rewind: Callable[[], None]
+) -> list[Finding]:
+    """The dot-product test: a = J^T q as products take it, against <q, J a> by differences of dg/dy along a."""
+    by_y, by_z = linearize(place, point, y, point.slots, products, rewind)(q)
+    variables, fill = select(point.z, point.slots)
+
+    def slope(a: Leaves, at: Leaves, where: Callable[[Leaves], tuple[Leaves, Leaves]]) -> float | None:
+        """The ratio nearest to one of <q, J a> to <a, a>, over some lengths."""
+        claimed = float(trees.dot(a, a)) if a else 0.0
+        if claimed == 0 or not math.isfinite(claimed):
+            return None
+        ratios: list[float] = []
+        for length in LENGTHS:
+            e = float(2 * math.cbrt(place.eps) * length * probe_size(at, a))
+            ends: list[Leaves] = []
+            for sign in (e, -e):
+                moved_y, moved_z = where(trees.add(at, a, sign))
+                rewind()
+                ends.append(place.kernel.gradient(fill(moved_z), moved_y, point.batch))
+            rounding = 3 * place.eps * float(trees.norm([s * t for s, t in zip(ends[0], q, strict=True)]))
+            if rounding < DROWNED * 2 * e * claimed:
+                ratios.append(float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed)
+        ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+        return min(ratios, key=far) if ratios else None
+
+    tests: Sequence[tuple[str, float | None]] = (
+        ("d2g/dy2", slope(by_y, y, lambda moved: (moved, variables))),
+        ("d2g/dz dy", slope(by_z, variables, lambda moved: (y, moved))),
+    )
     wrong = [(name, ratio) for name, ratio in tests if ratio is not None and not LEAST <= ratio <= MOST]
     known = [ratio for _, ratio in tests if ratio is not None]
     if not known:

@@ -1,0 +1,141 @@
+"""Is g what an algorithm takes it for? Its gradient is compared with values of g, its products with its gradient."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pzobo.algorithms.oracles import Oracles
+from pzobo.algorithms.vector import Vector
+from pzobo.errors import PzoboError
+from pzobo.inner.arguments import refuse_variables
+from pzobo.inner.differences import probe_size
+from pzobo.inner.kernel import Products
+from pzobo.inner.looks import needs_y
+from pzobo.inner.problem import Point
+from pzobo.inner.questions import Audit, Finding, Questions
+from pzobo.jacobians.audit import DROWNED, LENGTHS, dot_product_findings
+from pzobo.jacobians.verdict import say, say_strangers
+from pzobo.tensors import trees
+from pzobo.tensors.precision import Coarsest, dtype_eps
+from pzobo.tensors.replay import devices_of, rewinder, watched
+from pzobo.tensors.seeds import generator
+from pzobo.tensors.strangers import strangers
+from pzobo.tensors.trees import Leaves, Plan
+
+FINE = 1e-4
+"""Products are looked at where rounding is no more than this: differences in half precision say little of them."""
+UNSEEN = (PzoboError, ArithmeticError, ValueError, RuntimeError)
+"""A loss may refuse points beside the one where the algorithm stands: then there is nothing to see."""
+MOST = 0.1
+"""A slope may be so far from the one that the gradient claims, as a part of the larger of both."""
+
+
+class Witness:
+    """Looks at the inner loss of an algorithm. A look leaves no trace in the run.
+
+    Args:
+        at: the oracles of the algorithm.
+        products: those of the algorithm; None where it takes none.
+        audit: as `Argmin` has it.
+
+    Attributes:
+        questions: what was found, and said.
+    """
+
+    def __init__(self, at: Oracles, products: Products | None, audit: bool | Literal["error"]) -> None:
+        refuse_variables([leaf for data in (at.train, at.val) for leaf in Plan.take(data)[0]])
+        self.at, self.products, self.audit = at, products, audit
+        self.kernel, self.questions, self.eps = at.inner_kernel, Questions(), 0.0
+
+    def passed(self, before: int, y: Vector) -> None:
+        """Steps were made, from number `before` to `at.k`: look if one of them was the 1st, 2nd, 4th, 8th, ..."""
+        if self.audit and before.bit_length() < self.at.k.bit_length():
+            self.look(y)
+
+    @torch.no_grad()
+    def look(self, y: Vector) -> None:
+        """Look at g where the last step was made, on its batch."""
+        at = self.at
+        questions, x, batch = self.questions, at.x.leaves, at.last_inner_batch
+        questions.asked, questions.closely = at.k, True
+        draws, coarsest = generator(at.k, 0), Coarsest()
+        with watched(devices_of((*y.leaves, *x))):
+            reset = rewinder((*y.leaves, *x))
+            with torch.enable_grad(), coarsest:
+                inner, outer = (tuple([t.detach().requires_grad_() for t in leaves]) for leaves in (y.leaves, x))
+                value = needs_y(self.kernel.value(outer, inner, batch), inner)
+                unknown = strangers([value], (*inner, *outer))
+                slopes = torch.autograd.grad(value, (*inner, *outer), materialize_grads=True)
+            self.eps = max(dtype_eps((*y.leaves, *x)), coarsest.eps)
+
+            def g(moved: Leaves, y: Leaves) -> float:
+                reset()
+                try:
+                    return float(self.kernel.value(moved, y, batch))
+                except UNSEEN:
+                    return math.nan
+
+            findings = [
+                *self._slope("x", x, slopes[len(inner) :], draws, value, lambda moved: g(moved, y.leaves)),
+                *self._slope("y", y.leaves, slopes[: len(inner)], draws, value, lambda moved: g(x, moved)),
+            ]
+            fine = self.eps <= FINE and all(finding.holds for finding in findings)
+            if self.products is not None and fine:
+                reset()
+                point, along = Point(x, batch, at.slots, 0), slopes[: len(inner)]
+                with suppress(*UNSEEN):
+                    findings += dot_product_findings(self, point, y.leaves, along, self.products, reset)
+        if trees.is_finite((value.detach(), *slopes)):
+            say_strangers(questions, [t.shape for t in unknown], self.audit)
+            questions.audit = Audit.of(at.k, findings)
+            say(questions, findings, self.audit)
+
+    def _slope(
+        self,
+        name: str,
+        where: Leaves,
+        gradient: Leaves,
+        draws: torch.Generator,
+        value: Tensor,
+        g: Callable[[Leaves], float],
+    ) -> list[Finding]:
+        """Values of g along random signs, beside the slope that its gradient has there. It is wrong where two lengths
+        agree with each other, and not with it: else a length was too long, or rounding was more than the slope."""
+        signs = _signs(where, draws)
+        claimed, size = float(trees.dot(gradient, signs)), float(trees.norm(gradient))
+        slopes: list[float] = []
+        for length in LENGTHS:
+            e = float(2 * math.cbrt(self.eps) * length * probe_size(where, signs))
+            slope = (g(trees.add(where, signs, e)) - g(trees.add(where, signs, -e))) / (2 * e)
+            rounding = 3 * self.eps * abs(float(value.detach())) / (2 * e)
+            if math.isfinite(slope) and rounding < DROWNED * max(size, abs(slope)):
+                slopes.append(slope)
+                if abs(slope - claimed) <= MOST * max(size, abs(slope)):
+                    break
+        if not slopes:
+            return []
+        error = min(abs(slope - claimed) / max(size, abs(slope)) for slope in slopes)
+        if error > MOST and all(abs(a - b) > MOST * abs(a) for a, b in itertools.combinations(slopes, 2)):
+            return []
+        sentence = f"Two values of g show the slope in {name} that its gradient has, up to {error:.1%}."
+        if error > MOST:
+            sentence = (
+                f"dg/d{name} is not the gradient of the inner loss: two values of g along a random direction show "
+                f"another slope (off by {error:.0%}). Is a part of {name} detached, or turned into numbers, on its "
+                "way? A straight-through estimator or a custom backward pass does that too. The algorithm moves "
+                "along what autograd says."
+            )
+        return [Finding(f"slope_{name}", error, error <= MOST, sentence)]
+
+
+def _signs(like: Leaves, draws: torch.Generator) -> Leaves:
+    """A direction of random signs."""
+    drawn = [torch.randint(0, 2, t.shape, generator=draws, device="cpu") * 2 - 1 for t in like]
+    return tuple([s.to(t) for s, t in zip(drawn, like, strict=True)])
