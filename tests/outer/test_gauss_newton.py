@@ -122,6 +122,20 @@ def test_a_network_inside_and_what_f_sees_of_it() -> None:
         pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **wrong), 2)
 
 
+def test_what_f_has_of_x_alone_cannot_be_left_out() -> None:
+    """At x0 = 0 a penalty of x is nothing: both losses are one there, and nowhere else."""
+
+    def penalised(x: Tensor, y: Tensor, val: Tensor) -> Tensor:
+        return squares(x, y, val) + 0.3 * x.square().sum()
+
+    seen = {"outputs": lambda x, y, val: y, "loss": lambda y, val: (y - val).square().mean()}
+    with pytest.raises(OptionError, match=r"make them one\. What f has of x alone cannot be in `loss`"):
+        pzobo.fit(problem(penalised), method(linear, **seen), 8)
+    found = pzobo.fit(problem(penalised), method(linear), 8)
+    expected = torch.linalg.solve(A.T @ A / 20 + 0.3 * torch.eye(4).double(), A.T @ B / 20)
+    assert torch.allclose(found.x, expected, atol=1e-6)
+
+
 def test_trees_of_variables_and_random_training() -> None:
     """Two tensors in x, and a training that draws: every one draws the same."""
 

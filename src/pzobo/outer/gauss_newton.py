@@ -136,7 +136,6 @@ class Stepped(Bilevel):
         if steps.base is None:
             self.y, r = self._solved(x)
             steps.begin(x, r)
-            self._check_outputs()
         elif not torch.equal(x, steps.best.x.to(self._space.dtype).to(x)):
             raise RequirementError(
                 "x was moved by something else: GaussNewton makes its own steps, and takes no ReduceLROnPlateau, and "
@@ -232,7 +231,8 @@ class Stepped(Bilevel):
         with torch.no_grad(), seeded(self.seed):
             y = self.argmin(x, self.problem.y0, self.problem.train)
             parts = self._outputs_of(x, y)
-        self.trainings += 1
+            self.trainings += 1
+            self._check_outputs(x, y, parts[0])
         self._r_like = [t.detach() for t in parts]
         return y, self._flat(tuple(parts))
 
@@ -271,17 +271,18 @@ class Stepped(Bilevel):
         sizes = [len(t) for t in optree.tree_leaves(self.problem.val) if isinstance(t, Tensor) and t.ndim]
         return float(sizes[0]) if sizes else 1.0
 
-    # What is looked at once
+    # What is looked at
 
-    def _check_outputs(self) -> None:
-        if self.method.outputs is None:
+    def _check_outputs(self, x: Tree, y: Tree, outputs: Tensor) -> None:
+        """At each training, which costs far more: what f has of x alone is nothing at many a start."""
+        if self.method.loss is None:
             return
-        with torch.no_grad():
-            f = float(self.problem.outer_loss(self.x, self.y, self.problem.val))
-        found = self.steps.best.value
-        if not abs(f - found) <= 1e-4 * max(abs(f), abs(found)):
+        f = float(self.problem.outer_loss(x, y, self.problem.val))
+        found = float(self.method.loss(outputs, self.problem.val))
+        if math.isfinite(f) and not abs(f - found) <= 1e-4 * max(abs(f), abs(found)):
             raise OptionError(
-                f"loss(outputs(x, y, val), val) is {found:g} at x0, and the problem's outer loss {f:g}: make them one."
+                f"loss(outputs(x, y, val), val) is {found:g} at training {self.trainings}, and the problem's outer "
+                f"loss {f:g}: make them one. What f has of x alone cannot be in `loss`: leave outputs= and loss= out then."
             )
 
     def _look_at_smoothness(self) -> None:
