@@ -282,7 +282,7 @@ class Stepped(Bilevel):
         if math.isfinite(f) and not abs(f - found) <= 1e-4 * max(abs(f), abs(found)):
             raise OptionError(
                 f"loss(outputs(x, y, val), val) is {found:g} at training {self.trainings}, and the problem's outer "
-                f"loss {f:g}: make them one. What f has of x alone cannot be in `loss`: leave outputs= and loss= out then."
+                f"loss {f:g}: make them one. What f has of x alone cannot be in `loss`: leave both out then."
             )
 
     def _look_at_smoothness(self) -> None:
