@@ -105,8 +105,8 @@ METHODS: dict[str, Any] = {
     "Implicit": pzobo.Method(
         pzobo.GD(0.1, 3), pzobo.Implicit(pzobo.CG(2)), batch_size=4, jacobian_batches=2, mixed="batch", audit=False
     ),
-    "SOBA": pzobo.algorithms.SOBA(lr=0.1, v_lr=0.1, batch_size=4, outer_batch_size=5),
-    "BSA": pzobo.algorithms.BSA(lr=0.1, v_lr=0.1, batch_size=4, outer_batch_size=5),
+    "SOBA": pzobo.algorithms.SOBA(lr=0.1, v_lr=0.1, batch_size=4, outer_batch_size=5, audit=False),
+    "BSA": pzobo.algorithms.BSA(lr=0.1, v_lr=0.1, batch_size=4, outer_batch_size=5, audit=False),
 }
 
 

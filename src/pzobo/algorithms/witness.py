@@ -20,12 +20,11 @@ from pzobo.inner.kernel import Products
 from pzobo.inner.looks import needs_y
 from pzobo.inner.problem import Point
 from pzobo.inner.questions import Audit, Finding, Questions
-from pzobo.jacobians.audit import DROWNED, LENGTHS, dot_product_findings
+from pzobo.jacobians.audit import DROWNED, LENGTHS, dot_product_findings, random_signs
 from pzobo.jacobians.verdict import say, say_strangers
 from pzobo.tensors import trees
 from pzobo.tensors.precision import Coarsest, dtype_eps
 from pzobo.tensors.replay import devices_of, rewinder, watched
-from pzobo.tensors.seeds import generator
 from pzobo.tensors.strangers import strangers
 from pzobo.tensors.trees import Leaves, Plan
 
@@ -65,7 +64,7 @@ class Witness:
         at = self.at
         questions, x, batch = self.questions, at.x.leaves, at.last_inner_batch
         questions.asked, questions.closely = at.k, True
-        draws, coarsest = generator(at.k, 0), Coarsest()
+        coarsest = Coarsest()
         with watched(devices_of((*y.leaves, *x))):
             reset = rewinder((*y.leaves, *x))
             with torch.enable_grad(), coarsest:
@@ -83,8 +82,8 @@ class Witness:
                     return math.nan
 
             findings = [
-                *self._slope("x", x, slopes[len(inner) :], draws, value, lambda moved: g(moved, y.leaves)),
-                *self._slope("y", y.leaves, slopes[: len(inner)], draws, value, lambda moved: g(x, moved)),
+                *self._slope("x", x, slopes[len(inner) :], value, lambda moved: g(moved, y.leaves)),
+                *self._slope("y", y.leaves, slopes[: len(inner)], value, lambda moved: g(x, moved)),
             ]
             fine = self.eps <= FINE and all(finding.holds for finding in findings)
             if self.products is not None and fine:
@@ -102,13 +101,12 @@ class Witness:
         name: str,
         where: Leaves,
         gradient: Leaves,
-        draws: torch.Generator,
         value: Tensor,
         g: Callable[[Leaves], float],
     ) -> list[Finding]:
         """Values of g along random signs, beside the slope that its gradient has there. It is wrong where two lengths
         agree with each other, and not with it: else a length was too long, or rounding was more than the slope."""
-        signs = _signs(where, draws)
+        signs = random_signs(where, self.at.k)
         claimed, size = float(trees.dot(gradient, signs)), float(trees.norm(gradient))
         slopes: list[float] = []
         for length in LENGTHS:
@@ -133,9 +131,3 @@ class Witness:
                 "along what autograd says."
             )
         return [Finding(f"slope_{name}", error, error <= MOST, sentence)]
-
-
-def _signs(like: Leaves, draws: torch.Generator) -> Leaves:
-    """A direction of random signs."""
-    drawn = [torch.randint(0, 2, t.shape, generator=draws, device="cpu") * 2 - 1 for t in like]
-    return tuple([s.to(t) for s, t in zip(drawn, like, strict=True)])

@@ -107,11 +107,11 @@ def path_slopes(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, claime
     return found
 
 
-def random_signs(inner: InnerProblem, key: int) -> Leaves:
-    """One direction of the variables, of random signs."""
-    space = Space.of(inner.variables)
-    drawn = space.split(drawn_by(Rademacher(), key, 0, 1, space), inner.variables)
-    return tuple(s.to(t.dtype) for s, t in zip(drawn, inner.variables, strict=True))
+def random_signs(variables: Leaves, key: int) -> Leaves:
+    """One direction of these tensors, of random signs."""
+    space = Space.of(variables)
+    drawn = space.split(drawn_by(Rademacher(), key, 0, 1, space), variables)
+    return tuple(s.to(t.dtype) for s, t in zip(drawn, variables, strict=True))
 
 
 def ratio_of(slopes: Slopes) -> tuple[float, float]:
@@ -148,7 +148,7 @@ def slope_finding(inner: InnerProblem, y: Leaves, v: Leaves, along: Leaves, clai
 def missing_finding(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, what: str) -> list[Finding]:
     """What the answer a lacks, g - a, is orthogonal to it and not seen along it: two more paths along random signs w,
     for which the mean of <g - a, w>^2 is |g - a|^2."""
-    signs = random_signs(inner, inner.questions.asked)
+    signs = random_signs(inner.variables, inner.questions.asked)
     size = float(trees.norm(answer))
     slopes = path_slopes(inner, y, v, signs, float(trees.dot(answer, signs)), unit=size)
     if not slopes:

@@ -33,7 +33,7 @@ def unanswered(inner: InnerProblem, y: Leaves, v: Leaves, answer: Leaves, who: s
     if not any(t.numel() for i, t in enumerate(call.variables) if i in left):
         return []
     at_x = AtX(call)
-    signs = random_signs(at_x, inner.questions.asked)
+    signs = random_signs(at_x.variables, inner.questions.asked)
     along = tuple(s if i in left else s.zero_() for i, s in enumerate(signs))  # those of y0 come last, and stay
     slope = _steady_slope(at_x, y, v, along)
     if slope is None:
