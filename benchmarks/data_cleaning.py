@@ -49,14 +49,18 @@ def row(runs: Summary, method: str, outer: str) -> tuple[float, list[str]]:
     return (float("inf") if solved is None else solved), cells
 
 
+def outers(runs: Summary, method: str) -> list[str]:
+    """The outer optimizers that a method ran with; what has no rate is the same with all of them."""
+    found: list[str] = runs.where(method=method).values("outer")
+    return found if DataCleaning.menu[method].tuned else found[:1]
+
+
 def tables(runs: Summary) -> str:
     """A table for each share of random labels, the best x first."""
     parts = []
     for corruption in runs.values("corruption"):
         mine = runs.where(corruption=corruption)
-        rows = [
-            row(mine, method, outer) for method in mine.methods() for outer in mine.where(method=method).values("outer")
-        ]
+        rows = [row(mine, method, outer) for method in mine.methods() for outer in outers(mine, method)]
         parts += [
             f"## Random labels: a share of {corruption:g}. Validation loss / test error in %, after so many seconds",
             table([*HEAD, *WORTH], [cells for _, cells in sorted(rows)]),
