@@ -37,10 +37,11 @@ def rows(runs: Summary) -> list[list[str]]:
         values = [cells(one) for one in mine]
         median, better = min((value, i) for i, (value, _) in enumerate(values))
         best = mine[better]
-        last = [f"{number:.2g}" for key in ("gap", "inner_distance") if (number := best.final(None, key)) is not None]
-        steps = best.milliseconds(None)
-        line = [Quadratics.menu[method].label, *(cell for _, pair in values for cell in pair), *last]
-        found.append((median, [*line, "-" if steps is None else f"{steps:.3g}"]))
+        numbers = (best.final(None, "gap"), best.final(None, "inner_distance"), best.milliseconds(None))
+        last = [
+            "-" if number is None else f"{number:.{digits}g}" for number, digits in zip(numbers, (2, 2, 3), strict=True)
+        ]
+        found.append((median, [Quadratics.menu[method].label, *(cell for _, pair in values for cell in pair), *last]))
     return [line for _, line in sorted(found)]
 
 

@@ -120,7 +120,7 @@ class Stepped(Bilevel):
         self._variables = trees.unique(self._leaves)
         self._space = Space.of(self._variables)
         self._r_like: list[Tensor] = []
-        self._roughness = math.nan
+        self._roughness, self._largest = math.nan, 0.0
         x0, mu = self._flat(self._variables), method.jacobian.mu
         if not bool(((x0 >= method.low) & (x0 <= method.high)).all()):
             raise OptionError(f"x0 is not between low={method.low:g} and high={method.high:g}.")
@@ -279,11 +279,13 @@ class Stepped(Bilevel):
             return
         f = float(self.problem.outer_loss(x, y, self.problem.val))
         found = float(self.method.loss(outputs, self.problem.val))
-        if math.isfinite(f) and not abs(f - found) <= 1e-4 * max(abs(f), abs(found)):
+        rounding = 100 * torch.finfo(outputs.dtype).eps * self._largest  # near the end f may be little else
+        if math.isfinite(f) and not abs(f - found) <= max(1e-4 * max(abs(f), abs(found)), rounding):
             raise OptionError(
                 f"loss(outputs(x, y, val), val) is {found:g} at training {self.trainings}, and the problem's outer "
                 f"loss {f:g}: make them one. What f has of x alone cannot be in `loss`: leave both out then."
             )
+        self._largest = max(self._largest, abs(f)) if math.isfinite(f) else self._largest
 
     def _look_at_smoothness(self) -> None:
         """kappa along the mean direction of all coordinates."""
