@@ -34,6 +34,7 @@ from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.directional import Directional
 from pzobo.jacobians.over_rows import check_rows
 from pzobo.jacobians.verdict import look_at, say_strangers
+from pzobo.options import check_audit
 from pzobo.solvers import ClosedForm
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
@@ -96,8 +97,7 @@ class Argmin:
         split: Literal["directions", "data"] | None = None,
         wire: Wire = "scalars",
     ) -> None:
-        if audit not in (True, False, "error"):
-            raise OptionError(f'audit={audit!r}: must be True, False or "error".')
+        check_audit("audit", audit)
         self._inner_loss, self._prepare, self._compile = inner_loss, prepare, compile
         self.check, self.audit = check, audit
         self._code: Compilations = {}

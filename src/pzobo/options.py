@@ -26,6 +26,12 @@ def in_range(what: str, value: Any, low: float, high: float) -> float:
     return number
 
 
+def check_audit(what: str, value: Any) -> None:
+    """Refuse what `audit` cannot be."""
+    if value not in (True, False, "error"):
+        raise OptionError(f'{what}={value!r}: must be True, False or "error".')
+
+
 def freeze(options: Any) -> None:
     """Make plain numbers of the tensors and arrays among the fields of a frozen dataclass: what is written into one
     of them later, or between a forward and its backward pass, changes nothing."""

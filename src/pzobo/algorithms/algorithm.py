@@ -19,7 +19,7 @@ from pzobo.errors import DivergenceError, OptionError, RequirementError, Structu
 from pzobo.inner.kernel import Products
 from pzobo.inner.products import check_products
 from pzobo.inner.questions import Audit
-from pzobo.options import freeze, whole
+from pzobo.options import check_audit, freeze, whole
 from pzobo.outer.objective import Objective, Turns
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
@@ -136,8 +136,7 @@ class Algorithm(ABC, Generic[C]):
                 object.__setattr__(self, name, whole(f"{type(self).__name__}: {name}", getattr(self, name)))
         self._check_numbers()
         freeze(self)
-        if self.audit not in (True, False, "error"):
-            raise OptionError(f'{type(self).__name__}: audit={self.audit!r}: must be True, False or "error".')
+        check_audit(f"{type(self).__name__}: audit", self.audit)
         if self.compile and self.not_compiled:
             raise OptionError(f"{type(self).__name__} cannot be compiled: {self.not_compiled} Use compile=False.")
 
