@@ -26,6 +26,7 @@ def test_the_hooks_are_there() -> None:
     for text in ("self._get_scorers()", "self._run_search(", "self._format_results(", "self._select_best_index("):
         assert text in source
     assert "cv=None, more_results=None" in source
+    assert source.index("self._checked_cv_orig = ") < source.index("self._run_search(")
 
 
 def test_a_score_keeps_its_predictions_on_the_way_between_processes() -> None:
@@ -48,7 +49,7 @@ def test_a_scorer_that_is_watched() -> None:
 
 
 def test_splits_are_made_once() -> None:
-    splits, X = Splits(ShuffleSplit(3), classifier=False), np.zeros((20, 1))
+    splits, X = Splits(ShuffleSplit(3)), np.zeros((20, 1))
     first = [test.tolist() for _, test in splits.split(X, X[:, 0])]
     assert [test.tolist() for _, test in splits.split(X, X[:, 0])] == first
     assert splits.rows.tolist() == [row for part in first for row in part]

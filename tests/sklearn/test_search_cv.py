@@ -249,6 +249,13 @@ def test_folds_stay_the_same_in_a_search() -> None:
     assert search(cv=TimeSeriesSplit(3), max_fits=45).fit(X, y).report_.other_folds is None
 
 
+def test_folds_that_can_be_read_once() -> None:
+    """A generator is a cv for GridSearchCV too."""
+    folds = KFold(3)
+    found, wanted = (search(cv=cv, max_fits=45, guard=False).fit(X, y) for cv in (folds.split(X), folds))
+    assert np.array_equal(found.cv_results_["loss"], wanted.cv_results_["loss"])
+
+
 def test_a_loss_of_ones_own() -> None:
     def huber(outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (weights * torch.nn.functional.huber_loss(outputs, targets, reduction="none")).mean()

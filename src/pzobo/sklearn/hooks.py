@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import is_classifier
-from sklearn.model_selection import check_cv
 from sklearn.model_selection._search import BaseSearchCV
 
 from pzobo.sklearn.losses import Outputs
@@ -57,15 +55,18 @@ def unwatched(scorer: Any) -> Any:
 
 
 class Splits:
-    """A cross-validation that splits once, and then always the same way: all candidates must see the same rows.
+    """A splitter that splits once, and then always the same way: all candidates must see the same rows.
+
+    Args:
+        cv: the splitter.
 
     Attributes:
         pairs: rows to train on and rows to predict, one pair a split.
         y: what is to be predicted, of all rows.
     """
 
-    def __init__(self, cv: Any, classifier: bool) -> None:
-        self.cv, self.classifier = cv, classifier
+    def __init__(self, cv: Any) -> None:
+        self.cv = cv
         self.pairs: list[tuple[Any, Any]] = []
         self.y: Any = None
 
@@ -81,8 +82,7 @@ class Splits:
 
     def split(self, X: Any, y: Any = None, **params: Any) -> Iterator[tuple[Any, Any]]:
         if not self.pairs:
-            cv = check_cv(self.cv, y, classifier=self.classifier)
-            self.pairs, self.y = list(cv.split(X, y, **params)), y
+            self.pairs, self.y = list(self.cv.split(X, y, **params)), y
         return iter(self.pairs)
 
 
@@ -97,7 +97,6 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
     def _start(self, outputs: Outputs) -> None:
         """Before `fit` of scikit-learn."""
         self._watching: Outputs | None = outputs
-        self._splits = Splits(self.cv, is_classifier(self.estimator))
         self._collected: list[Any] = []
         self._recorded: list[bool] = []
         self._chosen = 0
@@ -129,7 +128,8 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
         return (scorers if outputs is None else Watched(scorers, outputs, self.error_score)), refit_metric
 
     def _run_search(self, evaluate_candidates: Any) -> None:
-        self._evaluate = evaluate_candidates
+        # What scikit-learn has made of `cv`: of a generator nothing is left by now.
+        self._evaluate, self._splits = evaluate_candidates, Splits(self._checked_cv_orig)
         self._search()
 
     def _search(self) -> None:

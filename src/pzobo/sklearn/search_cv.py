@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import clone, is_classifier
-from sklearn.model_selection import check_cv
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -299,10 +298,10 @@ class ResponseSearchCV(PredictingSearchCV):
         return " or ".join(found)
 
     def _on_other_folds(self, best: Place, seed: int) -> Losses | None:
-        cv = other_folds(check_cv(self.cv, self._splits.y, classifier=is_classifier(self.estimator)), seed)
+        cv = other_folds(self._splits.cv, seed)
         if cv is None:
             return None
-        places, other = [self._run.places[0], best], Splits(cv, is_classifier(self.estimator))
+        places, other = [self._run.places[0], best], Splits(cv)
         found = self._outputs_of([self._space.values(place.x) for place in places], "guard", other)
         if any(r is None for r in found):
             return None
