@@ -136,14 +136,17 @@ def test_what_f_has_of_x_alone_cannot_be_left_out() -> None:
     assert torch.allclose(found.x, expected, atol=1e-6)
 
 
-def test_an_f_that_falls_to_its_rounding_stops_no_run() -> None:
-    """Both losses are one but for 1e-9, which is all that is left of f where y meets its target."""
+def test_an_f_that_falls_to_its_rounding_stops_no_run(tmp_path: Path) -> None:
+    """Both losses are one but for 1e-8, which is all that is left of f where y meets its target; after a stop too."""
     target = A @ torch.full((4,), 0.5).double()
     near = pzobo.Problem(None, squares, torch.zeros(4), (0 * B).float(), None, target.float())
-    seen = {"outputs": lambda x, y, val: y, "loss": lambda y, val: (y - val).square().mean() + 1e-9}
-    found = pzobo.fit(near, method(lambda x, y0, batch: A.float() @ x, mu=1e-2, **seen), 8)
-    assert found.history[-1]["outer_loss"] < 1e-8
+    seen = {"outputs": lambda x, y, val: y, "loss": lambda y, val: (y - val).square().mean() + 1e-8}
+    steps = method(lambda x, y0, batch: A.float() @ x, mu=1e-2, **seen)
+    found = pzobo.fit(near, steps, 8)
+    assert found.history[-1]["outer_loss"] < 1e-7
     assert torch.allclose(found.x, torch.full((4,), 0.5), atol=1e-4)
+    pzobo.fit(near, steps, 2, out=tmp_path)
+    assert torch.equal(pzobo.fit(near, steps, 8, out=tmp_path, resume=True).x, found.x)
 
 
 def test_trees_of_variables_and_random_training() -> None:

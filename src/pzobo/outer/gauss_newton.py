@@ -196,12 +196,14 @@ class Stepped(Bilevel):
             "steps": self.steps.state_dict(),
             "x": [t.detach().clone() for t in self._variables],
             "numbers": [self.trainings, self._roughness],
+            "largest": self._largest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.steps.load_state_dict(state["steps"])
         self.trainings, self._roughness = int(state["numbers"][0]), float(state["numbers"][1])
+        self._largest = float(state.get("largest", 0.0))  # older checkpoints have none
         with torch.no_grad():
             for variable, saved in zip(self._variables, state["x"], strict=True):
                 variable.copy_(saved)
