@@ -149,6 +149,20 @@ def test_an_f_that_falls_to_its_rounding_stops_no_run(tmp_path: Path) -> None:
     assert torch.equal(pzobo.fit(near, steps, 8, out=tmp_path, resume=True).x, found.x)
 
 
+def test_a_prior_asks_for_rows_that_the_data_do_not_tell() -> None:
+    """With one row instead of twenty it holds x to x0: f is a mean over what the loss has from elsewhere."""
+    for val in (None, {"a": torch.ones(3), "b": B}):
+        task = pzobo.Problem(None, lambda x, y, _: squares(x, y, B), torch.zeros(4).double(), 0 * B, None, val)
+        with pytest.raises(OptionError, match=r"has (no tensor with|tensors of 3, 20) rows, so.*rows=\.\.\."):
+            pzobo.fit(task, method(linear, prior="evidence"), 2)
+        found = pzobo.fit(task, method(linear, prior="evidence", rows=20), 4)
+        wanted = pzobo.fit(problem(), method(linear, prior="evidence"), 4)
+        assert torch.equal(found.x, wanted.x)
+        assert pzobo.fit(task, method(linear), 4).history[-1]["outer_loss"] == pytest.approx(
+            pzobo.fit(problem(), method(linear), 4).history[-1]["outer_loss"], rel=1e-3
+        )
+
+
 def test_trees_of_variables_and_random_training() -> None:
     """Two tensors in x, and a training that draws: every one draws the same."""
 

@@ -55,7 +55,8 @@ class GaussNewton:
         high: the upper bound of every x.
         prior: a Gaussian prior at x0: "evidence" finds its strength, a number sets it, None is none.
         rows: n, how many observations f is a mean over: n f are the nats that the prior and the damping are weighed
-            against. By default the length of the first tensor of the validation data.
+            against. By default the length that all tensors of the validation data have; where there is none, a prior
+            needs it.
         compile: as in `Argmin`.
         check: as in `Argmin`; and two more trainings at the start tell whether y changes smoothly.
 
@@ -271,6 +272,12 @@ class Stepped(Bilevel):
         if self.method.rows is not None:
             return float(self.method.rows)
         sizes = [len(t) for t in optree.tree_leaves(self.problem.val) if isinstance(t, Tensor) and t.ndim]
+        if self.method.prior is not None and len(set(sizes)) != 1:
+            found = f"tensors of {', '.join(map(str, sizes))} rows" if sizes else "no tensor with rows"
+            raise OptionError(
+                f"The validation data has {found}, so how many observations f is a mean over is not known, and the "
+                "prior is weighed against them: give GaussNewton(rows=...), or prior=None."
+            )
         return float(sizes[0]) if sizes else 1.0
 
     # What is looked at
