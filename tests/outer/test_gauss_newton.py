@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import pzobo
-from pzobo.errors import AuditWarning, OptionError, RequirementError
+from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError, ScalarLossError
 from pzobo.problems import source_weights
 from tests.helpers import normal
 from tests.outer.resumed import assert_same
@@ -195,6 +195,23 @@ def test_a_rough_response_is_told() -> None:
 
     with pytest.warns(AuditWarning, match="kappa"):
         pzobo.fit(problem(), method(steps), 2)
+
+
+def test_what_tells_no_step_is_told() -> None:
+    """A y that does not respond, differences that are lost in the rounding of x, and losses that have no slope."""
+    far = pzobo.Problem(None, squares, torch.full((4,), 1e7), (0 * B).float(), None, B.float())
+    for task, fn in [
+        (problem(), lambda x, y0, batch: A @ (0 * x)),
+        (far, lambda x, y0, batch: A.float() @ (x - 1e7)),
+    ]:
+        with pytest.warns(NoResponseWarning, match="y does not change with x at all.*mu=0.001"):
+            assert torch.equal(pzobo.fit(task, method(fn), 2).x, task.x0)
+    for f, kind, told in [
+        (lambda x, y, val: squares(x, y.detach(), val), RequirementError, "gradient is zero in every output"),
+        (lambda x, y, val: (y - val).square(), ScalarLossError, r"outer loss returned .* shape \(20,\)"),
+    ]:
+        with pytest.raises(kind, match=told):
+            pzobo.fit(problem(f), method(linear), 2)
 
 
 def test_options() -> None:

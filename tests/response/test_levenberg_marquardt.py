@@ -10,8 +10,8 @@ import torch
 from scipy.optimize import lsq_linear, minimize
 from torch import Tensor
 
-from pzobo.errors import OptionError, StructureError
-from pzobo.response.levenberg_marquardt import LevenbergMarquardt, Terms
+from pzobo.errors import OptionError, RequirementError, StructureError
+from pzobo.response.levenberg_marquardt import LevenbergMarquardt, Place, Terms
 from tests.helpers import normal
 
 A, B = normal(30, 5), normal(30, seed=1)
@@ -242,3 +242,15 @@ def test_a_scale_needs_a_loss_that_is_not_negative() -> None:
     assert Terms(squares, 5, "scale").nats(math.e) == pytest.approx(2.5)
     assert Terms(squares, 5).nats(2.0) == 10
     assert Terms(squares, 5).nats(math.nan) == math.inf
+
+
+def test_a_loss_that_shows_no_way_down_is_refused() -> None:
+    """One of x alone has a slope; one that is zero needs none."""
+    flat = [lambda x, r, c: (r.abs() > 0.1).double().mean(), lambda x, r, c: r.detach().square().mean()]
+    for loss, told in [(flat[0], "gradient is zero"), (flat[1], "gradient is zero"), (lambda x, r, c: r.log(), "nan")]:
+        terms = Terms(loss, 5)
+        place = Place(torch.ones(2).double(), -torch.ones(1).double(), terms.extra, float(loss(0, -torch.ones(1), 0)))
+        with pytest.raises(RequirementError, match=told):
+            terms.check(place)
+    for loss, value in [(lambda x, r, c: x.square().mean(), 1.0), (lambda x, r, c: r.clamp(min=0).mean(), 0.0)]:
+        Terms(loss, 5).check(Place(place.x, place.r, place.extra, value))

@@ -24,7 +24,14 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import check_estimator
 
-from pzobo.errors import NoResponseWarning, OptionError, RequirementError, RoughResponseError, SearchWarning
+from pzobo.errors import (
+    NoResponseWarning,
+    OptionError,
+    RequirementError,
+    RoughResponseError,
+    ScalarLossError,
+    SearchWarning,
+)
 from pzobo.sklearn import Linear, Log, ResponseSearchCV, Scale
 
 X, y = make_friedman1(150, 6, noise=0.5, random_state=0)
@@ -262,6 +269,15 @@ def test_a_loss_of_ones_own() -> None:
 
     found = search(loss=huber, max_fits=60).fit(X, y)
     assert found.report_.folds.best < found.report_.folds.start
+    for wrong, kind, told in [
+        (lambda o, t, w: ((o - t).abs() > 0.1).double().mean(), RequirementError, "gradient is zero in every output"),
+        (lambda o, t, w: ((o.detach() - t) ** 2).mean(), RequirementError, "gradient is zero in every output"),
+        (lambda o, t, w: (o - t).mean().log(), RequirementError, "The loss at the start is nan"),
+        (lambda o, t, w: w * (o - t) ** 2, ScalarLossError, r"loss= returned .* of shape \(150,\).*reduce it with .mean"),
+        (lambda o, t, w: ((o - t) ** 2).mean().item(), ScalarLossError, "return the tensor itself"),
+    ]:
+        with pytest.raises(kind, match=told):
+            search(loss=wrong, max_fits=60).fit(X, y + 1)
 
 
 def test_fits_that_fail() -> None:

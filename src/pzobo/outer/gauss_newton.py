@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pzobo.distributed.jobs import call_all
-from pzobo.errors import AuditWarning, OptionError, RequirementError
+from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.options import freeze, positive
@@ -25,6 +25,7 @@ from pzobo.runs.randomness import seeded
 from pzobo.solvers import BlackBox, Solver
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
+from pzobo.tensors.checks import scalar
 from pzobo.tensors.trees import Leaves, Plan, Tree
 from pzobo.zeroth_order.directions import Coordinate, Gaussian, Space
 
@@ -161,6 +162,8 @@ class Stepped(Bilevel):
     def _gradient(self) -> Tensor:
         try:
             with torch.enable_grad():
+                if self.method.check and self.steps.step == 0:
+                    self.steps.terms.check(self.steps.best)
                 return self.steps.gradient().detach()
         except (RuntimeError, NotImplementedError) as error:
             raise RequirementError(
@@ -266,7 +269,7 @@ class Stepped(Bilevel):
         else:
             y = Plan.take(self.problem.y0)[1].build(parts)
             value = self.problem.outer_loss(self._tree(x), y, self.problem.val)
-        return value.to("cpu", torch.float64)
+        return scalar(value, "The outer loss").to("cpu", torch.float64)
 
     def _rows(self) -> float:
         if self.method.rows is not None:
@@ -303,6 +306,13 @@ class Stepped(Bilevel):
         u = torch.where(here.x + 2 * width <= steps.high, 1.0, -1.0).to(here.x) / math.sqrt(len(here.x))
         found = [self._solved(here.x + t * width * u)[1] for t in (1, 2)]
         self._roughness = kappa(here.r, *found)
+        if math.isnan(self._roughness) and not bool(steps.J.any()):
+            warnings.warn(
+                f"y does not change with x at all: either it does not respond, or differences of mu={width:g} are lost "
+                "in its rounding, or in that of x. The response is zero, and x stays where f has nothing of x alone.",
+                NoResponseWarning,
+                stacklevel=2,
+            )
         if self._roughness >= ROUGH:
             warnings.warn(
                 f"y changes by jumps, or by chance, with x: kappa = {self._roughness:.2g} (.02 to .07 is smooth) for "

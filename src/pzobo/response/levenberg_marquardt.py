@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pzobo.errors import OptionError, StructureError
+from pzobo.errors import OptionError, RequirementError, StructureError
 from pzobo.response.box import hessian, newton, positive
 from pzobo.response.evidence import strength
 
@@ -72,6 +72,18 @@ class Terms:
             return extra
         free = torch.full_like(extra, math.inf)
         return newton(lambda c: self.loss(x, r, c), extra, -free, free, turns=50, tol=1e-10)
+
+    def check(self, start: Place) -> None:
+        """Refuse an f that shows no way down from the start: one that is no number there, or has no slope."""
+        if not math.isfinite(start.value):
+            raise RequirementError(f"The loss at the start is {start.value:g}: look at the start, and at the loss.")
+        slopes = torch.func.grad(self.loss, (0, 1))(start.x, start.r, start.extra)
+        if start.value and not any(bool(slope.any()) for slope in slopes):
+            raise RequirementError(
+                f"The loss is {start.value:g} at the start, and its gradient is zero in every output: no step can be "
+                "told from it. Comparisons, round(), argmax() and detach() have no slope: write the loss in operations "
+                "of torch that have one. Where it is flat there indeed, start elsewhere."
+            )
 
 
 @dataclass

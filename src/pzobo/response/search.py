@@ -66,6 +66,7 @@ class ResponseSearch:
         block = math.ceil(len(self.x0) / 8)
         self.steps = LevenbergMarquardt(terms, self.x0, self.low, self.high, FIRST_WIDTH, renew=block, block=block)
         self.steps.begin(self.x0, r)
+        terms.check(self.steps.best)
         self.places.append(self.steps.best)
         if self.drawn():
             self._repeat(r)

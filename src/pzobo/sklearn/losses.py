@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from pzobo.errors import OptionError, RequirementError
+from pzobo.tensors.checks import scalar
 
 Answer = Literal["predict", "predict_proba", "decision_function"]
 Custom = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -130,7 +131,7 @@ class RowLoss:
 
     def __call__(self, x: Tensor, r: Tensor, c: Tensor) -> Tensor:
         if callable(self.form):
-            return self.form(self._outputs(r, c), self.targets, self.weights)
+            return scalar(self.form(self._outputs(r, c), self.targets, self.weights), "loss=")
         return self.each(r, c).mean()
 
     def each(self, r: Tensor, c: Tensor) -> Tensor:
