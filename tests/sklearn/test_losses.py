@@ -18,7 +18,7 @@ from sklearn.svm import SVC, LinearSVC, NuSVC
 
 from pzobo.errors import OptionError, RequirementError
 from pzobo.response.levenberg_marquardt import Terms
-from pzobo.sklearn.losses import Outputs, decisions, given_weights, independent_rows, row_loss
+from pzobo.sklearn.losses import Outputs, decisions, given_weights, held_out, independent_rows, row_loss
 
 X, y = load_iris(return_X_y=True)
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 2, len(y))
@@ -134,6 +134,23 @@ def test_refused() -> None:
         row_loss("log_loss", outputs, X[:, 0], X[:, 0], None)
     with pytest.raises(OptionError, match='a classifier takes "log_loss"'):
         row_loss("squared_error", Outputs.of(SVC(), y), np.zeros((150, 3)), y, None)
+
+
+def test_held_out_rows_that_have_no_loss_are_refused() -> None:
+    """A label in between was taken for the next one, and the only label of y for that of all rows."""
+    known = Outputs.of(LogisticRegression(), y[y != 1])
+    assert held_out([X[:5], y[:5]], y[y != 1], known)[1].tolist() == [0] * 5
+    for test, told in [
+        ((X, y), r"labels that are not in y \(1\)"),
+        ((X, y[:1]), r"inconsistent numbers of samples: \[150, 1\]"),
+        ((X[:1], y[None, :1].repeat(2, 1)), "has 2 columns, and y has 1"),
+        (X, "a pair"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            held_out(test, y[y != 1], known)
+    two = np.stack([X[:, 0], X[:, 1]])
+    with pytest.raises(ValueError, match=r"\[150, 2\]"):
+        held_out((X, two), two.T, Outputs.of(Ridge(), two.T))
 
 
 # How many rows they are worth

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.base import is_classifier
+from sklearn.utils import check_consistent_length
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -188,6 +189,22 @@ def given_weights(params: Mapping[str, Any]) -> Any:
             "sample_weight must be a number for each row, none below 0 and not all of them 0: the loss is their mean."
         )
     return weights
+
+
+def held_out(test: Any, y: Any, outputs: Outputs) -> tuple[Any, Any]:
+    """The pair (X, y) of held-out rows, if a loss can be told of them."""
+    if not isinstance(test, (tuple, list)) or len(test) != 2:
+        raise OptionError("test= must be a pair (X, y) of held-out rows.")
+    check_consistent_length(*test)
+    given, wanted = (np.asarray(targets).reshape(len(targets), -1) for targets in (test[1], y))
+    if given.shape[1] != wanted.shape[1]:
+        raise OptionError(f"y of test= has {given.shape[1]} columns, and y has {wanted.shape[1]}.")
+    if outputs.classes is not None and not (known := np.isin(given, outputs.classes)).all():
+        raise OptionError(
+            f"test= has labels that are not in y ({', '.join(map(str, np.unique(given[~known])))}): no model has a "
+            "probability for them. Leave these rows out."
+        )
+    return test[0], test[1]
 
 
 def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:

@@ -17,7 +17,7 @@ from pzobo.options import positive, whole
 from pzobo.response.levenberg_marquardt import Place, Terms
 from pzobo.response.search import ResponseSearch
 from pzobo.sklearn.hooks import PredictingSearchCV, Splits, unwatched
-from pzobo.sklearn.losses import Outputs, RowLoss, given_weights, independent_rows, row_loss
+from pzobo.sklearn.losses import Outputs, RowLoss, given_weights, held_out, independent_rows, row_loss
 from pzobo.sklearn.report import Losses, Report, other_folds
 from pzobo.sklearn.space import USE_OPTUNA, Hyperparameter, Space
 
@@ -146,12 +146,12 @@ class ResponseSearchCV(PredictingSearchCV):
         if self.prior is not None and self.prior != "evidence":
             positive("prior", self.prior, least='a positive number, "evidence" or None')
         self._outputs = outputs = Outputs.of(self.estimator, y)
+        rows = None if test is None else held_out(test, y, outputs)
         self._start(outputs)
         try:
             super().fit(X, y, **params)
             self.scorer_: Any = unwatched(self.scorer_)
-            held_out = None if test is None else self._on_test(X, y, test, params, outputs)
-            self._finish(held_out)
+            self._finish(None if rows is None else self._on_test(X, y, rows, params, outputs))
         finally:
             self._end()
         return self
@@ -259,7 +259,7 @@ class ResponseSearchCV(PredictingSearchCV):
 
     # What is told at the end
 
-    def _finish(self, held_out: Losses | None) -> None:
+    def _finish(self, test: Losses | None) -> None:
         run, space = self._run, self._space
         values = [place.value for place in run.places]
         self.cv_results_["loss"] = np.array(values)[self._recorded]
@@ -269,7 +269,7 @@ class ResponseSearchCV(PredictingSearchCV):
         self.response_ = J[np.argsort(rows)] if len(np.unique(rows)) == len(rows) else J
         folds = Losses(values[0], self._best.value)
         self.report_ = Report(
-            folds, self._guarded, held_out, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
+            folds, self._guarded, test, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
         )
         if run.smoothness.noisy:
             what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
@@ -307,9 +307,7 @@ class ResponseSearchCV(PredictingSearchCV):
             return None
         return Losses(*(self._value(self._loss_on(other, r), r, place) for place, r in zip(places, found, strict=True)))
 
-    def _on_test(self, X: Any, y: Any, test: Any, params: Any, outputs: Outputs) -> Losses:
-        if not isinstance(test, (tuple, list)) or len(test) != 2:
-            raise OptionError("test= must be a pair (X, y) of held-out rows.")
+    def _on_test(self, X: Any, y: Any, test: tuple[Any, Any], params: Any, outputs: Outputs) -> Losses:
         X_test, y_test = test
         routed = self._get_routed_params_for_fit(params).estimator.fit
         losses = []
