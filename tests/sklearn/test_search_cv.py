@@ -16,7 +16,15 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit, cross_val_predict
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    PredefinedSplit,
+    ShuffleSplit,
+    TimeSeriesSplit,
+    cross_val_predict,
+)
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -351,6 +359,11 @@ def test_warnings_say_what_to_do() -> None:
     assert np.array_equal(short.best_params_["scale__log_scale"][unknown[:6]], np.zeros(unknown[:6].sum()))
     with pytest.warns(SearchWarning, match="40 rows for 7 hyperparameters"):
         search(max_fits=60).fit(X[:40], y[:40])
+    held_out = PredefinedSplit(np.where(np.arange(150) < 40, 0, -1))
+    with pytest.warns(SearchWarning, match="40 rows in the test folds for 7 hyperparameters"):
+        search(cv=held_out, max_fits=20).fit(X, y)
+    with pytest.raises(RequirementError, match="7 hyperparameters cannot be told from 5 rows in the test folds"):
+        search(cv=ShuffleSplit(1, test_size=5, random_state=0), max_fits=20).fit(X, y)
     space = {"scale__log_scale": Linear(-5, 5, size=6)}
     with pytest.warns(SearchWarning, match=r"noisy.*Better make svc__tol=0\.1 a hundredth"):
         search(make_pipeline(Scale(), SVC(tol=0.1, gamma=0.3)), space, max_fits=60).fit(X, y > 0)

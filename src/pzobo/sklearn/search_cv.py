@@ -217,7 +217,8 @@ class ResponseSearchCV(PredictingSearchCV):
     def _look_at_rows(self, r: Any) -> None:
         """The loss of the out-of-fold rows; and whether there are enough of them."""
         self._loss = self._loss_on(self._splits, r)
-        n, p = len(self._splits.y), len(self._space)
+        n, p = len(np.unique(self._splits.rows)), len(self._space)  # rows that are in no test fold tell nothing
+        where = "" if n == len(self._splits.y) else " in the test folds"
         unseen = self._splits.unseen() if self._outputs.classes is not None else 0
         if unseen:
             warnings.warn(
@@ -228,11 +229,13 @@ class ResponseSearchCV(PredictingSearchCV):
                 stacklevel=2,
             )
         if p >= n:
-            raise RequirementError(f"{p} hyperparameters cannot be told from {n} rows: search fewer, or get more rows.")
+            raise RequirementError(
+                f"{p} hyperparameters cannot be told from {n} rows{where}: search fewer, or get more rows."
+            )
         if n < FEW_ROWS * p:
             held = "" if self.prior is None else " The prior holds what they do not tell."
             warnings.warn(
-                f"{n} rows for {p} hyperparameters: with fewer than {FEW_ROWS} rows for each, a smaller loss on the "
+                f"{n} rows{where} for {p} hyperparameters: with fewer than {FEW_ROWS} rows for each, a smaller loss on the "
                 f"folds can be a larger one on new rows.{held} Look at report_, and give fit(..., test=(X, y)).",
                 SearchWarning,
                 stacklevel=2,
