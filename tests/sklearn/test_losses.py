@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn import config_context
 from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
@@ -179,6 +180,15 @@ def test_rows_of_no_weight_are_not_there() -> None:
     ends = np.repeat([0.0, 1.0], [40, 160])
     pairs = list(KFold(5).split(ends))
     assert 0 < independent_rows(pairs, ends) < independent_rows(pairs, np.ones(200)), "a fold of no weight"
+
+
+def test_weights_that_a_fit_asks_for_by_a_name_of_its_own() -> None:
+    with config_context(enable_metadata_routing=True):
+        ridge = Ridge().set_fit_request(sample_weight="importance").set_score_request(sample_weight="worth")
+        for model in (ridge, make_pipeline(StandardScaler().set_fit_request(sample_weight=False), ridge)):
+            assert np.array_equal(given_weights({"importance": [0, 1], "worth": [1, 1]}, model), [0.0, 1.0])
+            assert given_weights({"groups": [1, 2]}, model) is None
+    assert given_weights({"importance": [0, 1]}, ridge) is None, "nothing is routed"
 
 
 @pytest.mark.parametrize("weights", [np.zeros(3), [1.0, -1.0, 1.0], [1.0, np.nan, 1.0], [1.0, np.inf, 1.0], 2.0])

@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
+from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, get_routing_for_object
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -176,9 +178,24 @@ def independent_rows(pairs: Sequence[tuple[Any, Any]], weights: Any) -> float:
     return predicted / (1 / len(pairs) + predicted / trained)
 
 
-def given_weights(params: Mapping[str, Any]) -> Any:
-    """The weights of the rows among the arguments of `fit`: `sample_weight`, or that of a step of a pipeline."""
-    found = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight" and v is not None]
+def weight_names(routing: MetadataRequest | MetadataRouter) -> set[str]:
+    """By which names of their own its fits ask for sample weights: `set_fit_request(sample_weight="importance")`."""
+    if isinstance(routing, MetadataRouter):
+        return {name for _, pair in routing for name in weight_names(pair.router)}
+    name = routing.fit.requests.get("sample_weight")
+    return {name} if isinstance(name, str) else set()
+
+
+def given_weights(params: Mapping[str, Any], estimator: Any = None) -> Any:
+    """The weights of the rows among the arguments of `fit`.
+
+    They are `sample_weight`, that of a step of a pipeline, or where metadata are routed what a fit asks for by a name
+    of its own.
+    """
+    routed = get_config()["enable_metadata_routing"]
+    names = weight_names(get_routing_for_object(estimator)) if routed else set()
+    found = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight" or k in names]
+    found = [v for v in found if v is not None]
     if any(not np.array_equal(found[0], other) for other in found[1:]):
         raise OptionError("The steps got different sample weights, and the loss has one for each row: give the same.")
     if not found:

@@ -139,7 +139,7 @@ class ResponseSearchCV(PredictingSearchCV):
         """
         self._own_params = self.estimator.get_params()
         space = Space(self.space, self._own_params)
-        self._space, self._weights = space, given_weights(params)
+        self._space, self._weights = space, given_weights(params, self.estimator)
         self._random = check_random_state(self.random_state)
         if self.max_fits is not None:
             whole("max_fits", self.max_fits)
