@@ -97,7 +97,8 @@ def test_several_scores_and_a_choice_of_ones_own() -> None:
     assert found.best_score_ == found.cv_results_["mean_test_r2"][found.best_index_]
     assert set(found.scorer_) == {"r2", "neg_mean_absolute_error"}
     assert found.score(X, y) == pytest.approx(found.best_estimator_.score(X, y))
-    assert search(refit=lambda results: 2, **options).fit(X, y).best_index_ == 2
+    with pytest.warns(SearchWarning, match=f"chose row 2 of cv_results_, and the search row {found.best_index_}, .*report_"):
+        assert search(refit=lambda results: 2, **options).fit(X, y).best_index_ == 2
     with pytest.raises(AttributeError, match="predict"):
         search(refit=False, max_fits=48).fit(X, y).predict(X)
 

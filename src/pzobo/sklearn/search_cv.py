@@ -50,7 +50,7 @@ class ResponseSearchCV(PredictingSearchCV):
         prior: "evidence" finds the strength of the prior; a number sets it (1 is a deviation of a tenth of the box);
             None is no prior.
         n_jobs: as in `GridSearchCV`. The evaluations that measure columns of J are independent.
-        refit: as in `GridSearchCV`; the best candidate is that of the least loss and prior.
+        refit: as in `GridSearchCV`; the best candidate is that of the least loss and prior, unless a function chooses.
         cv: as in `GridSearchCV`.
         verbose: 1 tells of every step, 3 and more of every fit.
         pre_dispatch: as in `GridSearchCV`.
@@ -274,6 +274,13 @@ class ResponseSearchCV(PredictingSearchCV):
         self.report_ = Report(
             folds, self._guarded, test, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
         )
+        if callable(self.refit) and self.best_index_ != self._chosen:
+            warnings.warn(
+                f"refit= chose row {self.best_index_} of cv_results_, and the search row {self._chosen}, which has the "
+                "least loss and prior: best_params_ are of the first, report_ and response_ of the second.",
+                SearchWarning,
+                stacklevel=3,
+            )
         if run.smoothness.noisy:
             what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
             warnings.warn(
