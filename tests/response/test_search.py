@@ -83,8 +83,16 @@ def test_steps_are_refused_and_silence_is_told() -> None:
 
 
 def test_noise_is_measured_with_wider_differences() -> None:
-    """Noise of a hundredth beside a slope of one."""
-    run, _ = search(lambda x: smooth(x) + 0.15 * (1e4 * x.sum() * torch.arange(1, 41)).sin(), 80)
+    """Noise of a hundredth beside a slope of one. With a small budget fewer widths are tried."""
+
+    def noisy(x: Tensor, part: float = 0.15) -> Tensor:
+        return smooth(x) + part * (1e4 * x.sum() * torch.arange(1, 41)).sin()
+
+    run, _ = search(noisy, 80)
     run.run()
     assert run.smoothness.width > 0.1
     assert run.smoothness.kappa < run.smoothness.found[0.1]
+    for budget in (4, 5):
+        run, kinds = search(lambda x: noisy(x, 0.1), budget)
+        run.run()
+        assert kinds == ["start"] + ["smoothness"] * (budget - 1)

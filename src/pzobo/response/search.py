@@ -162,7 +162,7 @@ class ResponseSearch:
         if found[self.steps.width] > BENT:
             for factor in (2.0, 0.5):
                 width, before = self.steps.width, found[self.steps.width]
-                for _ in range(3):
+                for _ in range(min(3, self.left)):
                     width *= factor
                     found[width] = rough(width)
                     if found[width] <= BENT or not found[width] < before:
