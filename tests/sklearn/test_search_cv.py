@@ -12,7 +12,7 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
@@ -368,6 +368,9 @@ def test_warnings_say_what_to_do() -> None:
     space = {"scale__log_scale": Linear(-5, 5, size=6)}
     with pytest.warns(SearchWarning, match=r"noisy.*Better make svc__tol=0\.1 a hundredth"):
         search(make_pipeline(Scale(), SVC(tol=0.1, gamma=0.3)), space, max_fits=60).fit(X, y > 0)
+    trees = GradientBoostingRegressor(n_estimators=20, random_state=0)
+    with pytest.warns(SearchWarning, match=r"noisy.*differences of [48]% of the boxes.*If that changes nothing.*trees"):
+        search(trees, {"learning_rate": Log(1e-3, 1)}, max_fits=60).fit(X, y)
     with pytest.raises(RoughResponseError, match=r"jumps.*If svc__tol=1\.0 is coarse"):
         search(make_pipeline(Scale(), SVC(tol=1.0, gamma=0.02)), space, max_fits=60).fit(X, y > 0)
 

@@ -285,7 +285,8 @@ class ResponseSearchCV(PredictingSearchCV):
             what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
             warnings.warn(
                 f"The predictions are noisy (kappa = {run.smoothness.kappa:.2g} with differences of "
-                f"{run.smoothness.width / 10:.0%} of the boxes): fits stop too early, or jump a little. Better {what}.",
+                f"{10 * run.smoothness.width:.2g}% of the boxes): fits stop too early, or jump a little. Better {what}. "
+                "If that changes nothing, they jump as those of trees: use Optuna.",
                 SearchWarning,
                 stacklevel=3,
             )
