@@ -52,6 +52,15 @@ def test_lands_on_the_bounded_optimum_of_least_squares() -> None:
     assert 0 < int(((found.x == -0.1) | (found.x == 0.2)).sum()) < 4
 
 
+def test_a_start_on_a_bound_that_float32_rounds() -> None:
+    task = pzobo.Problem(None, squares, torch.full((4,), 0.1), (0 * B).float(), None, B.float())
+    found = pzobo.fit(task, method(lambda x, y0, batch: A.float() @ x, mu=0.01, low=-0.1, high=0.1), 4)
+    assert bool(((found.x >= -0.1) & (found.x <= 0.1)).all())
+    assert bool((found.x == 0.1).any())
+    with pytest.raises(OptionError, match=r"x0 is not between low=0\.2 and high=1"):
+        pzobo.fit(task, method(linear, low=0.2, high=1), 2)
+
+
 def test_its_hypergradient_is_that_of_pzobo_with_all_directions() -> None:
     """And both are the derivative, up to mu."""
     exact = pzobo.PZOBO(1e-3, 4, pzobo.Coordinate(), shrink=False)

@@ -124,12 +124,13 @@ class Stepped(Bilevel):
         self._r_like: list[Tensor] = []
         self._roughness, self._largest = math.nan, 0.0
         x0, mu = self._flat(self._variables), method.jacobian.mu
-        if not bool(((x0 >= method.low) & (x0 <= method.high)).all()):
+        # Bounds as x can hold them: in float32 .1 is a little above .1.
+        low, high = (torch.full_like(x0, b).to(self._space.dtype).to(x0) for b in (method.low, method.high))
+        if not bool(((x0 >= low) & (x0 <= high)).all()):
             raise OptionError(f"x0 is not between low={method.low:g} and high={method.high:g}.")
         if method.high - method.low < 4 * mu:
             raise OptionError(f"mu={mu:g} does not fit four times between low={method.low:g} and high={method.high:g}.")
         terms = Terms(self._loss, self._rows(), "nats", method.prior)
-        low, high = torch.full_like(x0, method.low), torch.full_like(x0, method.high)
         renew = min(method.jacobian.directions, len(x0))
         self.steps = LevenbergMarquardt(terms, x0, low, high, mu, renew, method.jacobian.antithetic, ENOUGH)
 

@@ -235,8 +235,8 @@ class ResponseSearchCV(PredictingSearchCV):
         if n < FEW_ROWS * p:
             held = "" if self.prior is None else " The prior holds what they do not tell."
             warnings.warn(
-                f"{n} rows{where} for {p} hyperparameters: with fewer than {FEW_ROWS} rows for each, a smaller loss on the "
-                f"folds can be a larger one on new rows.{held} Look at report_, and give fit(..., test=(X, y)).",
+                f"{n} rows{where} for {p} hyperparameters: with fewer than {FEW_ROWS} rows for each, a smaller loss on "
+                f"the folds can be a larger one on new rows.{held} Look at report_, and give fit(..., test=(X, y)).",
                 SearchWarning,
                 stacklevel=2,
             )
@@ -285,8 +285,8 @@ class ResponseSearchCV(PredictingSearchCV):
             what = f"make {self._tolerances()} a hundredth" if self._tolerances() else "let it converge further"
             warnings.warn(
                 f"The predictions are noisy (kappa = {run.smoothness.kappa:.2g} with differences of "
-                f"{10 * run.smoothness.width:.2g}% of the boxes): fits stop too early, or jump a little. Better {what}. "
-                "If that changes nothing, they jump as those of trees: use Optuna.",
+                f"{10 * run.smoothness.width:.2g}% of the boxes): fits stop too early, or jump a little. Better {what}."
+                " If that changes nothing, they jump as those of trees: use Optuna.",
                 SearchWarning,
                 stacklevel=3,
             )
