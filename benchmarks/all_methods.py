@@ -82,7 +82,7 @@ COLUMNS = (
     Column(
         "[reweighting](reweight.md): test accuracy",
         "reweight",
-        ("Reweighting", "The ordinary model"),
+        ("Reweighting", "The ordinary model", "Algorithms with a memory"),
         ("final", "test accuracy"),
         least=False,
     ),
