@@ -33,7 +33,7 @@ def bent(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
     return (A @ x).tanh() + 0.1 * A @ x
 
 
-def problem(f: Any = squares, x0: Tensor | None = None) -> pzobo.Problem:
+def problem(f: Any = squares, x0: Any = None) -> pzobo.Problem:
     return pzobo.Problem(None, f, torch.zeros(4).double() if x0 is None else x0, 0 * B, None, B)
 
 
@@ -72,6 +72,33 @@ def test_its_hypergradient_is_that_of_pzobo_with_all_directions() -> None:
     assert torch.allclose(*slopes, atol=1e-9)
     true = torch.func.grad(lambda x: squares(x, bent(x, None, None), B))(torch.zeros(4).double())
     assert torch.allclose(slopes[0], true, atol=2e-3)
+
+
+def test_differences_are_as_wide_as_x_can_hold_them() -> None:
+    """In float32 1000 and 1000.001 are .00098 apart: J by .001 would be wrong by 2 %."""
+    x0 = torch.full((4,), 1e3)
+    objective = method(lambda x, y0, batch: A @ (x.double() - 1e3)).start(problem(x0=x0))
+    objective.outer_loss().backward()
+    assert torch.allclose(objective.steps.J, A, rtol=1e-9)
+    assert torch.allclose(objective.x.grad, (-0.1 * A.T @ B).float(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x0", "near"),
+    [
+        ({"a": torch.zeros(3), "b": torch.zeros(1, dtype=torch.float64)}, 1e-6),
+        ({"a": torch.zeros(3, dtype=torch.float16), "b": torch.zeros(1, dtype=torch.float16)}, 1e-3),
+    ],
+)
+def test_variables_of_any_precision(x0: dict[str, Tensor], near: float) -> None:
+    """Each tensor of x rounds what is proposed, and a bound, as its dtype does."""
+    found = pzobo.fit(
+        problem(squares, x0),
+        method(lambda x, y0, batch: A @ torch.cat([x["a"].double(), x["b"].double()]), mu=0.05, low=-0.1, high=0.2),
+        8,
+    )
+    expected = lsq_linear(A.numpy(), B.numpy(), (-0.1, 0.2), method="bvls", tol=1e-14).x
+    assert np.allclose(torch.cat([found.x["a"].double(), found.x["b"].double()]).detach().numpy(), expected, atol=near)
 
 
 def test_x_is_always_the_best_and_trainings_are_counted() -> None:

@@ -124,8 +124,7 @@ class Stepped(Bilevel):
         self._r_like: list[Tensor] = []
         self._roughness, self._largest = math.nan, 0.0
         x0, mu = self._flat(self._variables), method.jacobian.mu
-        # Bounds as x can hold them: in float32 .1 is a little above .1.
-        low, high = (torch.full_like(x0, b).to(self._space.dtype).to(x0) for b in (method.low, method.high))
+        low, high = (self._held(torch.full_like(x0, b)) for b in (method.low, method.high))
         if not bool(((x0 >= low) & (x0 <= high)).all()):
             raise OptionError(f"x0 is not between low={method.low:g} and high={method.high:g}.")
         if method.high - method.low < 4 * mu:
@@ -139,7 +138,7 @@ class Stepped(Bilevel):
         if steps.base is None:
             self.y, r = self._solved(x)
             steps.begin(x, r)
-        elif not torch.equal(x, steps.best.x.to(self._space.dtype).to(x)):
+        elif not torch.equal(x, steps.best.x):
             raise RequirementError(
                 "x was moved by something else: GaussNewton makes its own steps, and takes no ReduceLROnPlateau, and "
                 "no scaler."
@@ -150,7 +149,7 @@ class Stepped(Bilevel):
     def _pullback(self, v: Leaves) -> Sequence[Tensor]:
         """J^T df/dy + df/dx, with the columns of J measured that are due."""
         with torch.no_grad():
-            probes = [(j, self.steps.probe(j)) for j in self.steps.due()]
+            probes = [(j, [self._held(point) for point in self.steps.probe(j)]) for j in self.steps.due()]
             found = iter(self._all_solved([point for _, points in probes for point in points]))
             for j, points in probes:
                 self.steps.measure(j, points, [next(found) for _ in points])
@@ -180,8 +179,7 @@ class Stepped(Bilevel):
         x = engine.propose().detach()
         if engine.done():
             return
-        # What is evaluated is what x can hold.
-        x = self._flat(self._space.split(x.to(self._space.device, self._space.dtype), self._variables))
+        x = self._held(x)
         y, r = self._solved(x)
         if engine.judge(x, r):
             self.y = y
@@ -223,6 +221,10 @@ class Stepped(Bilevel):
     def _parts(self, flat: Tensor) -> Leaves:
         parts = self._space.split(flat.to(self._space.device), self._variables)
         return tuple(part.to(t.dtype) for part, t in zip(parts, self._variables, strict=True))
+
+    def _held(self, flat: Tensor) -> Tensor:
+        """What x can hold of it, which is what is evaluated: in float32 .1 is a little above .1."""
+        return self._flat(self._parts(flat))
 
     def _tree(self, flat: Tensor) -> Tree:
         return self._plan.build(trees.substitute(self._leaves, self._variables, self._parts(flat)))
