@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import pzobo
-from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError, ScalarLossError
+from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError, ScalarLossError, StructureError
 from pzobo.problems import source_weights
 from tests.helpers import normal
 from tests.outer.resumed import assert_same
@@ -153,6 +153,9 @@ def test_a_network_inside_and_what_f_sees_of_it() -> None:
         assert found.history[-1]["outer_loss"] == pytest.approx(losses[-1], rel=1e-5)
         assert found.x[0] > found.x[-1], "the last source has no right label"
         assert found.history[0]["audit_roughness"] < 0.5
+    several = {**seen, "outputs": lambda x, y, val: (task.logits(x, y, val[0]), x)}
+    with pytest.raises(OptionError, match="returned tuple: it must be one tensor"):
+        pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **several), 2)
     wrong = {**seen, "loss": lambda logits, val: 2 * cross_entropy(logits, val[1])}
     with pytest.raises(OptionError, match="make them one"):
         pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **wrong), 2)
@@ -223,6 +226,30 @@ def test_black_boxes_side_by_side_have_the_same_bits() -> None:
     runs = [pzobo.fit(problem(), which, 3, evaluate_every=1) for which in (one, two)]
     assert torch.equal(runs[0].x, runs[1].x)
     assert runs[0].history[-1]["trainings"] == runs[1].history[-1]["trainings"]
+
+
+def in_float64(x: Tensor, y0: Tensor, batch: Any) -> Any:
+    return np.tanh(A.numpy() @ x.double().numpy())
+
+
+def two_shapes(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return (A @ x)[: 10 if x[1] > 0 else 20]
+
+
+def test_answers_of_jobs_are_looked_at_as_others_are() -> None:
+    """They are turned into what y0 is, and must have its shape."""
+    pytest.importorskip("joblib")
+    single = pzobo.Problem(None, squares, torch.zeros(4), torch.zeros(20), None, B.float())
+    J = []
+    for jobs in (1, 2):
+        which = pzobo.GaussNewton(pzobo.BlackBox(in_float64, jobs=jobs), pzobo.PZOBO(1e-3, 4), prior=None)
+        objective = which.start(single)
+        objective.outer_loss().backward()
+        J.append(objective.steps.J)
+    assert torch.equal(*J)
+    which = pzobo.GaussNewton(pzobo.BlackBox(two_shapes, jobs=2), pzobo.PZOBO(1e-3, 4), prior=None)
+    with pytest.raises(StructureError, match=r"shape \(10,\) where y0 has \(20,\)"):
+        pzobo.fit(problem(), which, 2)
 
 
 def test_a_rough_response_is_told() -> None:

@@ -6,12 +6,14 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import optree
 import torch
 from torch import Tensor
 
+from pzobo.argmin import Argmin
 from pzobo.distributed.jobs import call_all
 from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError
 from pzobo.jacobians.direct import Direct
@@ -107,6 +109,15 @@ class GaussNewton:
         return Stepped(self, problem, seed)
 
 
+def _argmin(method: GaussNewton, problem: Problem, solver: Solver) -> Argmin:
+    return problem.argmin(solver, Direct(), compile=method.compile, check=method.check, audit=False)
+
+
+def _said(answer: Tree, *arguments: Tree) -> Tree:
+    """A black box that was asked before."""
+    return answer
+
+
 class Stepped(Bilevel):
     """f(x, y^N(x)) at the best x so far; `move` makes the next step.
 
@@ -115,8 +126,7 @@ class Stepped(Bilevel):
     """
 
     def __init__(self, method: GaussNewton, problem: Problem, seed: int) -> None:
-        argmin = problem.argmin(method.solver, Direct(), compile=method.compile, check=method.check, audit=False)
-        super().__init__(problem, argmin, Batches(), warm_start=False, seed=seed)
+        super().__init__(problem, _argmin(method, problem, method.solver), Batches(), warm_start=False, seed=seed)
         self.method, self.seed, self.trainings = method, seed, 0
         self._leaves, self._plan = Plan.take(self.x)
         self._variables = trees.unique(self._leaves)
@@ -232,13 +242,19 @@ class Stepped(Bilevel):
     def _outputs_of(self, x: Tree, y: Tree) -> list[Tensor]:
         if self.method.outputs is None:
             return [t for t in optree.tree_leaves(y) if isinstance(t, Tensor)]
-        return [self.method.outputs(x, y, self.problem.val)]
+        found = self.method.outputs(x, y, self.problem.val)
+        if not isinstance(found, Tensor):
+            raise OptionError(
+                f"outputs(x, y, val) returned {type(found).__name__}: it must be one tensor, what f sees of y. Several "
+                "can be joined by torch.cat, and taken apart in loss=."
+            )
+        return [found]
 
-    def _solved(self, flat: Tensor) -> tuple[Tree, Tensor]:
+    def _solved(self, flat: Tensor, argmin: Argmin | None = None) -> tuple[Tree, Tensor]:
         """y^N at x and r of it; every training draws the same random numbers."""
         x = self._tree(flat)
         with torch.no_grad(), seeded(self.seed):
-            y = self.argmin(x, self.problem.y0, self.problem.train)
+            y = (argmin or self.argmin)(x, self.problem.y0, self.problem.train)
             parts = self._outputs_of(x, y)
             self.trainings += 1
             self._check_outputs(x, y, parts[0])
@@ -247,19 +263,15 @@ class Stepped(Bilevel):
 
     def _all_solved(self, points: Sequence[Tensor]) -> list[Tensor]:
         """r at many x: side by side where the black box has `jobs`."""
-        solver = self.method.solver
+        solver, problem = self.method.solver, self.problem
         if not isinstance(solver, BlackBox) or not solver.side_by_side:
             return [self._solved(point)[1] for point in points]
-        problem, found = self.problem, []
-        xs = [self._tree(point) for point in points]
+        calls = [(self._tree(point), optree.tree_map(trees.copied, problem.y0), problem.train) for point in points]
         with torch.no_grad(), seeded(self.seed):
-            calls = [(x, optree.tree_map(trees.copied, problem.y0), problem.train) for x in xs]
             answers = call_all(solver.fn, calls, solver.jobs, torch.get_rng_state())
-            for x, answer in zip(xs, answers, strict=True):
-                y = optree.tree_map(torch.as_tensor, answer)
-                found.append(self._flat(tuple(self._outputs_of(x, y))))
-        self.trainings += len(points)
-        return found
+        # What the jobs answered is looked at as any other answer is.
+        answered = [_argmin(self.method, problem, BlackBox(partial(_said, answer))) for answer in answers]
+        return [self._solved(point, argmin)[1] for point, argmin in zip(points, answered, strict=True)]
 
     def _loss(self, x: Tensor, r: Tensor, c: Tensor) -> Tensor:
         """f(x, r)."""
