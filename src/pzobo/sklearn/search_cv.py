@@ -325,7 +325,7 @@ class ResponseSearchCV(PredictingSearchCV):
         for place in (self._run.places[0], self._best):
             model = clone(self.estimator).set_params(**self._space.values(place.x)).fit(X, y, **routed)
             r = outputs(model, X_test)
-            losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None), r, place))
+            losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None, fitted=False), r, place))
         return Losses(*losses)
 
     @staticmethod
