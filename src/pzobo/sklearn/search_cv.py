@@ -25,6 +25,10 @@ FEW_ROWS = 20
 """With fewer rows than this for each hyperparameter, the folds are easily learned by heart."""
 
 
+class StartError(OptionError):
+    """Some of the fits at the start failed, or their scores."""
+
+
 class ResponseSearchCV(PredictingSearchCV):
     """Ten to a hundred continuous hyperparameters of any scikit-learn estimator, by cross-validation.
 
@@ -152,6 +156,9 @@ class ResponseSearchCV(PredictingSearchCV):
             super().fit(X, y, **params)
             self.scorer_: Any = unwatched(self.scorer_)
             self._finish(None if rows is None else self._on_test(X, y, rows, params, outputs))
+        except StartError:
+            self._fitted(self._space.start, X, y, params)  # what is wrong with all rows the estimator says itself
+            raise
         finally:
             self._end()
         return self
@@ -206,7 +213,7 @@ class ResponseSearchCV(PredictingSearchCV):
             raise
         if kind == "start":
             if found[0] is None:
-                raise RequirementError(
+                raise StartError(
                     "At the start, which is what the estimator has, some fits or their scores failed: the warnings "
                     'above say why. error_score="raise" shows the first of them whole.'
                 )
@@ -320,13 +327,15 @@ class ResponseSearchCV(PredictingSearchCV):
 
     def _on_test(self, X: Any, y: Any, test: tuple[Any, Any], params: Any, outputs: Outputs) -> Losses:
         X_test, y_test = test
-        routed = self._get_routed_params_for_fit(params).estimator.fit
         losses = []
         for place in (self._run.places[0], self._best):
-            model = clone(self.estimator).set_params(**self._space.values(place.x)).fit(X, y, **routed)
-            r = outputs(model, X_test)
+            r = outputs(self._fitted(place.x, X, y, params), X_test)
             losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None, fitted=False), r, place))
         return Losses(*losses)
+
+    def _fitted(self, x: Tensor, X: Any, y: Any, params: Any) -> Any:
+        routed = self._get_routed_params_for_fit(params).estimator.fit
+        return clone(self.estimator).set_params(**self._space.values(x)).fit(X, y, **routed)
 
     @staticmethod
     def _value(loss: RowLoss, r: Any, place: Place) -> float:
