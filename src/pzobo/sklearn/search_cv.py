@@ -64,8 +64,9 @@ class ResponseSearchCV(PredictingSearchCV):
         guard: fit the start and the best candidate on other folds too, for `report_`.
 
     Attributes:
-        response_: J, an array of (rows, outputs..., p) in units of a hyperparameter: a tenth of its box. Rows are those
-            of X in the order of the folds. A column that the budget was too small to measure is NaN.
+        response_: J where the search stood at its end, an array of (rows, outputs..., p) in units of a hyperparameter:
+            a tenth of its box. Rows are those of X that are in test folds, in its order; where folds share some, those
+            of the folds one after the other. A column that the budget was too small to measure is NaN.
         names_: the p names of its last axis.
         prior_: the strength of the prior at the end.
         report_: losses of the start and of the best candidate, on the folds, on other folds and on held-out rows.
