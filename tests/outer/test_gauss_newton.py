@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import pzobo
-from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError, ScalarLossError, StructureError
+from pzobo.errors import (
+    AuditWarning,
+    DivergenceError,
+    NoResponseWarning,
+    OptionError,
+    RequirementError,
+    ScalarLossError,
+    StructureError,
+)
 from pzobo.problems import source_weights
 from tests.helpers import normal
 from tests.outer.resumed import assert_same
@@ -226,6 +234,22 @@ def test_black_boxes_side_by_side_have_the_same_bits() -> None:
     runs = [pzobo.fit(problem(), which, 3, evaluate_every=1) for which in (one, two)]
     assert torch.equal(runs[0].x, runs[1].x)
     assert runs[0].history[-1]["trainings"] == runs[1].history[-1]["trainings"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_training_that_diverges_is_stepped_back_from(jobs: int) -> None:
+    """The optimum is where there is no y: x stays on this side, and near the edge."""
+    which = pzobo.GaussNewton(pzobo.BlackBox(half, jobs=jobs), pzobo.PZOBO(1e-2, 4), prior=None)
+    with pytest.raises(DivergenceError, match="NaN"):
+        pzobo.fit(problem(x0=torch.full((4,), -0.5).double()), which, 2)
+    found = pzobo.fit(problem(), which, 14, evaluate_every=1)
+    assert lsq_linear(A.numpy(), B.numpy()).x[3] > 0.5
+    assert 0.05 < found.x[3] <= 0.1
+    assert found.history[-1]["outer_loss"] < 0.97 * found.history[0]["outer_loss"]
+
+
+def half(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return A @ x if -0.4 < x[3] <= 0.1 else torch.full((20,), torch.nan).double()
 
 
 def in_float64(x: Tensor, y0: Tensor, batch: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pzobo.argmin import Argmin
 from pzobo.distributed.jobs import call_all
-from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError
+from pzobo.errors import AuditWarning, DivergenceError, NoResponseWarning, OptionError, RequirementError
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.options import freeze, positive
@@ -42,7 +42,8 @@ class GaussNewton:
     J is PZOBO's with a direction for each coordinate of x: p trainings. It is kept: each later step renews its
     `jacobian.directions` oldest columns, and every training corrects it along its own step (Broyden, 1965). f is known,
     so its own curvature costs no training. Steps are damped (Levenberg-Marquardt) and stay in the box. A step that does
-    not make f, with the prior's penalty, smaller is not taken. So x is always the best so far by these two together;
+    not make f, with the prior's penalty, smaller is not taken, nor one to where the training diverges. So x is always
+    the best so far by these two together;
     f alone may rise when the evidence finds a stronger prior. `fit`'s optimizer, `lr` and scheduler move nothing.
 
     The first step takes p + 1 trainings (and two that look at the smoothness), each later one 1 + directions.
@@ -251,12 +252,17 @@ class Stepped(Bilevel):
         return [found]
 
     def _solved(self, flat: Tensor, argmin: Argmin | None = None) -> tuple[Tree, Tensor]:
-        """y^N at x and r of it; every training draws the same random numbers."""
+        """y^N at x and r of it, NaN where the training diverges; every training draws the same random numbers."""
         x = self._tree(flat)
+        self.trainings += 1
         with torch.no_grad(), seeded(self.seed):
-            y = (argmin or self.argmin)(x, self.problem.y0, self.problem.train)
+            try:
+                y = (argmin or self.argmin)(x, self.problem.y0, self.problem.train)
+            except DivergenceError:
+                if self.steps.base is None:
+                    raise
+                return self.y, torch.full_like(self.steps.best.r, math.nan)
             parts = self._outputs_of(x, y)
-            self.trainings += 1
             self._check_outputs(x, y, parts[0])
         self._r_like = [t.detach() for t in parts]
         return y, self._flat(tuple(parts))
