@@ -1,5 +1,6 @@
 """Is a missing library named, with the extra that brings it and the command that installs it?"""
 
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -30,8 +31,23 @@ def test_a_missing_library_is_a_sentence(monkeypatch, words, extra):
     assert isinstance(caught.value, PzoboError)
 
 
+@pytest.mark.parametrize(("version", "enough"), [("1.8.0", False), ("1.9.1", True), ("1.10.0rc1", True), ("2.0", True)])
+def test_a_library_that_is_too_old_is_a_sentence(monkeypatch, version, enough):
+    """With scikit-learn 1.8 a search ended in an AttributeError."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr("sklearn.__version__", version)
+    if enough:
+        assert need("sklearn", "sklearn", least=(1, 9)) is sys.modules["sklearn"]
+        return
+    for module in [name for name in sys.modules if name.startswith("pzobo.sklearn")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(MissingExtraError, match=r"sklearn 1\.8\.0 is too old, 1\.9 is needed\. .*pzobo\[sklearn\]"):
+        importlib.import_module("pzobo.sklearn")
+
+
 def test_the_extra_that_is_named_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["sklearn"] == ["scikit-learn>=1.9"]
     assert "pooch" in extras["bench"]
     assert "'pzobo[bench]'" in advice()
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import pzobo
-from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError, ScalarLossError
+from pzobo.errors import (
+    AuditWarning,
+    DivergenceError,
+    NoResponseWarning,
+    OptionError,
+    RequirementError,
+    ScalarLossError,
+    StructureError,
+)
 from pzobo.problems import source_weights
 from tests.helpers import normal
 from tests.outer.resumed import assert_same
@@ -33,7 +41,7 @@ def bent(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
     return (A @ x).tanh() + 0.1 * A @ x
 
 
-def problem(f: Any = squares, x0: Tensor | None = None) -> pzobo.Problem:
+def problem(f: Any = squares, x0: Any = None) -> pzobo.Problem:
     return pzobo.Problem(None, f, torch.zeros(4).double() if x0 is None else x0, 0 * B, None, B)
 
 
@@ -72,6 +80,33 @@ def test_its_hypergradient_is_that_of_pzobo_with_all_directions() -> None:
     assert torch.allclose(*slopes, atol=1e-9)
     true = torch.func.grad(lambda x: squares(x, bent(x, None, None), B))(torch.zeros(4).double())
     assert torch.allclose(slopes[0], true, atol=2e-3)
+
+
+def test_differences_are_as_wide_as_x_can_hold_them() -> None:
+    """In float32 1000 and 1000.001 are .00098 apart: J by .001 would be wrong by 2 %."""
+    x0 = torch.full((4,), 1e3)
+    objective = method(lambda x, y0, batch: A @ (x.double() - 1e3)).start(problem(x0=x0))
+    objective.outer_loss().backward()
+    assert torch.allclose(objective.steps.J, A, rtol=1e-9)
+    assert torch.allclose(objective.x.grad, (-0.1 * A.T @ B).float(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x0", "near"),
+    [
+        ({"a": torch.zeros(3), "b": torch.zeros(1, dtype=torch.float64)}, 1e-6),
+        ({"a": torch.zeros(3, dtype=torch.float16), "b": torch.zeros(1, dtype=torch.float16)}, 1e-3),
+    ],
+)
+def test_variables_of_any_precision(x0: dict[str, Tensor], near: float) -> None:
+    """Each tensor of x rounds what is proposed, and a bound, as its dtype does."""
+    found = pzobo.fit(
+        problem(squares, x0),
+        method(lambda x, y0, batch: A @ torch.cat([x["a"].double(), x["b"].double()]), mu=0.05, low=-0.1, high=0.2),
+        8,
+    )
+    expected = lsq_linear(A.numpy(), B.numpy(), (-0.1, 0.2), method="bvls", tol=1e-14).x
+    assert np.allclose(torch.cat([found.x["a"].double(), found.x["b"].double()]).detach().numpy(), expected, atol=near)
 
 
 def test_x_is_always_the_best_and_trainings_are_counted() -> None:
@@ -126,6 +161,9 @@ def test_a_network_inside_and_what_f_sees_of_it() -> None:
         assert found.history[-1]["outer_loss"] == pytest.approx(losses[-1], rel=1e-5)
         assert found.x[0] > found.x[-1], "the last source has no right label"
         assert found.history[0]["audit_roughness"] < 0.5
+    several = {**seen, "outputs": lambda x, y, val: (task.logits(x, y, val[0]), x)}
+    with pytest.raises(OptionError, match="returned tuple: it must be one tensor"):
+        pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **several), 2)
     wrong = {**seen, "loss": lambda logits, val: 2 * cross_entropy(logits, val[1])}
     with pytest.raises(OptionError, match="make them one"):
         pzobo.fit(task, pzobo.GaussNewton(adam, jacobian, **wrong), 2)
@@ -196,6 +234,46 @@ def test_black_boxes_side_by_side_have_the_same_bits() -> None:
     runs = [pzobo.fit(problem(), which, 3, evaluate_every=1) for which in (one, two)]
     assert torch.equal(runs[0].x, runs[1].x)
     assert runs[0].history[-1]["trainings"] == runs[1].history[-1]["trainings"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_training_that_diverges_is_stepped_back_from(jobs: int) -> None:
+    """The optimum is where there is no y: x stays on this side, and near the edge."""
+    which = pzobo.GaussNewton(pzobo.BlackBox(half, jobs=jobs), pzobo.PZOBO(1e-2, 4), prior=None)
+    with pytest.raises(DivergenceError, match="NaN"):
+        pzobo.fit(problem(x0=torch.full((4,), -0.5).double()), which, 2)
+    found = pzobo.fit(problem(), which, 14, evaluate_every=1)
+    assert lsq_linear(A.numpy(), B.numpy()).x[3] > 0.5
+    assert 0.05 < found.x[3] <= 0.1
+    assert found.history[-1]["outer_loss"] < 0.97 * found.history[0]["outer_loss"]
+
+
+def half(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return A @ x if -0.4 < x[3] <= 0.1 else torch.full((20,), torch.nan).double()
+
+
+def in_float64(x: Tensor, y0: Tensor, batch: Any) -> Any:
+    return np.tanh(A.numpy() @ x.double().numpy())
+
+
+def two_shapes(x: Tensor, y0: Tensor, batch: Any) -> Tensor:
+    return (A @ x)[: 10 if x[1] > 0 else 20]
+
+
+def test_answers_of_jobs_are_looked_at_as_others_are() -> None:
+    """They are turned into what y0 is, and must have its shape."""
+    pytest.importorskip("joblib")
+    single = pzobo.Problem(None, squares, torch.zeros(4), torch.zeros(20), None, B.float())
+    J = []
+    for jobs in (1, 2):
+        which = pzobo.GaussNewton(pzobo.BlackBox(in_float64, jobs=jobs), pzobo.PZOBO(1e-3, 4), prior=None)
+        objective = which.start(single)
+        objective.outer_loss().backward()
+        J.append(objective.steps.J)
+    assert torch.equal(*J)
+    which = pzobo.GaussNewton(pzobo.BlackBox(two_shapes, jobs=2), pzobo.PZOBO(1e-3, 4), prior=None)
+    with pytest.raises(StructureError, match=r"shape \(10,\) where y0 has \(20,\)"):
+        pzobo.fit(problem(), which, 2)
 
 
 def test_a_rough_response_is_told() -> None:

@@ -237,7 +237,7 @@ def test_goes_on_from_a_state_in_the_same_bits() -> None:
 
 
 def test_a_scale_needs_a_loss_that_is_not_negative() -> None:
-    with pytest.raises(OptionError, match="must not be negative"):
+    with pytest.raises(OptionError, match=r"The loss is -1: .*must not be negative\. Add "):
         Terms(squares, 5, "scale").nats(-1.0)
     assert Terms(squares, 5, "scale").nats(math.e) == pytest.approx(2.5)
     assert Terms(squares, 5).nats(2.0) == 10

@@ -21,6 +21,7 @@ def test_kappa_of_known_functions() -> None:
     assert kappa(a, b, b) == pytest.approx(1.0)
     assert kappa(a, b, a) == math.inf
     assert math.isnan(kappa(a, a, a))
+    assert kappa(a, a, math.nan * a) == math.inf
     many = [normal(2000, seed=s) for s in (2, 3, 4)]
     assert kappa(*many) == pytest.approx(math.sqrt(3), rel=0.1)  # three unrelated values
 

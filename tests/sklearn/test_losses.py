@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn import config_context
 from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
@@ -83,6 +84,21 @@ def test_decisions_are_calibrated(classes: int) -> None:
     assert found[0] < value(loss, r)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_labels_that_calibrate_nothing_are_taken_as_they_are(classes: int) -> None:
+    """Of ten rows Platt's targets are .86 and .14: a sure and right answer would have a large loss."""
+    few = np.linspace(0, 50 * classes - 1, 10).astype(int)
+    model = SVC().fit(X[: 50 * classes], y[: 50 * classes])
+    outputs = Outputs.of(model, y[: 50 * classes])
+    r = outputs(model, X[few])
+    shifts = [0.1, -0.2][: classes - 1]
+    logits = 4 * r + np.array([*shifts, 0]) if classes == 3 else np.stack([0 * r, 4 * r + 0.1], 1)
+    wanted = log_loss(y[few], softmax(logits, axis=1))
+    c = torch.tensor([4.0, *shifts]).double()
+    assert value(row_loss(None, outputs, r, y[few], None, fitted=False), r, c) == pytest.approx(wanted)
+    assert value(row_loss(None, outputs, r, y[few], None), r, c) > 2 * wanted
+
+
 @pytest.mark.parametrize("classes", [3, 4])
 @pytest.mark.parametrize("kind", [SVC, NuSVC])
 def test_pairs_of_classes_are_added_up_without_votes(kind: Any, classes: int) -> None:
@@ -150,6 +166,10 @@ def test_held_out_rows_that_have_no_loss_are_refused() -> None:
         with pytest.raises(ValueError, match=told):
             held_out(test, y[y != 1], known)
     two = np.stack([X[:, 0], X[:, 1]])
+    line = Outputs.of(Ridge(), y)
+    for test, told in [((X, np.full(150, np.nan)), "NaN or infinity"), ((X[:0], y[:0]), "no rows")]:
+        with pytest.raises(OptionError, match=told):
+            held_out(test, y, line)
     with pytest.raises(ValueError, match=r"\[150, 2\]"):
         held_out((X, two), two.T, Outputs.of(Ridge(), two.T))
 

@@ -28,7 +28,7 @@ from sklearn.model_selection import (
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
+from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -62,16 +62,16 @@ def statuses(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("model", "grid", "space"),
+    ("model", "grid", "space", "options"),
     [
-        (Ridge(), {"alpha": [0.1, 1.0]}, {"alpha": Log(0.1, 10)}),
-        (LogisticRegression(), {"C": [0.1, 1.0]}, {"C": Log(0.1, 10)}),
+        (Ridge(), {"alpha": [0.1, 1.0]}, {"alpha": Log(0.1, 10)}, {"error_score": "raise"}),
+        (LogisticRegression(), {"C": [0.1, 1.0]}, {"C": Log(0.1, 10)}, {"error_score": "raise"}),
+        (SVR(), {"C": [0.1, 1.0]}, {"C": Log(0.1, 10)}, {}),
     ],
 )
-def test_passes_the_checks_that_a_grid_passes(model: Any, grid: Any, space: Any) -> None:
-    theirs = statuses(GridSearchCV(model, grid, cv=2, error_score="raise"))
-    assert len(theirs) > 40
-    assert statuses(ResponseSearchCV(model, space, cv=2, max_fits=16, error_score="raise", guard=False)) == theirs
+def test_passes_the_checks_that_a_grid_passes(model: Any, grid: Any, space: Any, options: Any) -> None:
+    assert len(theirs := statuses(GridSearchCV(model, grid, cv=2, **options))) > 40
+    assert statuses(ResponseSearchCV(model, space, cv=2, max_fits=16, guard=False, **options)) == theirs
 
 
 def test_every_evaluation_is_told() -> None:
@@ -179,7 +179,8 @@ def test_classes(model: Any) -> None:
     A, labels = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[labels]
     space = {"scale__log_scale": Linear(-3, 3, size=4), f"{type(model).__name__.lower()}__C": Log(1e-2, 1e2)}
-    found = search(make_pipeline(Scale(), model), space, max_fits=90).fit(A, names)
+    found = search(make_pipeline(Scale(), model), space, max_fits=90).fit(A, names, test=(A[::50], names[::50]))
+    assert found.report_.test.best < 0.5, "with Platt's targets of three rows it would be .8 at least"
     assert set(found.predict(A)) == set(names)
     assert found.report_.folds.best < found.report_.folds.start
     assert found.response_.shape == (150, 3, 5)
@@ -312,8 +313,10 @@ def test_fits_that_fail() -> None:
         assert again.report_.folds.start == pytest.approx(found.report_.folds.best)
         with pytest.raises(ValueError, match="too little"):
             search(model, {"fragile__alpha": Log(1e-3, 0.2)}, error_score="raise", max_fits=75).fit(X, y)
-        with pytest.raises(RequirementError, match=r'some fits or their scores failed.*error_score="raise"'):
+        with pytest.raises(ValueError, match="Input y contains NaN"):
             search(max_fits=75).fit(X, np.where(np.arange(150) == 3, np.nan, y))
+        with pytest.raises(OptionError, match=r'some fits or their scores failed.*error_score="raise"'):
+            search(max_fits=75, scoring="roc_auc").fit(X, y)
 
 
 # Refused, and warned of

@@ -6,14 +6,16 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import optree
 import torch
 from torch import Tensor
 
+from pzobo.argmin import Argmin
 from pzobo.distributed.jobs import call_all
-from pzobo.errors import AuditWarning, NoResponseWarning, OptionError, RequirementError
+from pzobo.errors import AuditWarning, DivergenceError, NoResponseWarning, OptionError, RequirementError
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.options import freeze, positive
@@ -40,7 +42,8 @@ class GaussNewton:
     J is PZOBO's with a direction for each coordinate of x: p trainings. It is kept: each later step renews its
     `jacobian.directions` oldest columns, and every training corrects it along its own step (Broyden, 1965). f is known,
     so its own curvature costs no training. Steps are damped (Levenberg-Marquardt) and stay in the box. A step that does
-    not make f, with the prior's penalty, smaller is not taken. So x is always the best so far by these two together;
+    not make f, with the prior's penalty, smaller is not taken, nor one to where the training diverges. So x is always
+    the best so far by these two together;
     f alone may rise when the evidence finds a stronger prior. `fit`'s optimizer, `lr` and scheduler move nothing.
 
     The first step takes p + 1 trainings (and two that look at the smoothness), each later one 1 + directions.
@@ -107,6 +110,15 @@ class GaussNewton:
         return Stepped(self, problem, seed)
 
 
+def _argmin(method: GaussNewton, problem: Problem, solver: Solver) -> Argmin:
+    return problem.argmin(solver, Direct(), compile=method.compile, check=method.check, audit=False)
+
+
+def _said(answer: Tree, *arguments: Tree) -> Tree:
+    """A black box that was asked before."""
+    return answer
+
+
 class Stepped(Bilevel):
     """f(x, y^N(x)) at the best x so far; `move` makes the next step.
 
@@ -115,8 +127,7 @@ class Stepped(Bilevel):
     """
 
     def __init__(self, method: GaussNewton, problem: Problem, seed: int) -> None:
-        argmin = problem.argmin(method.solver, Direct(), compile=method.compile, check=method.check, audit=False)
-        super().__init__(problem, argmin, Batches(), warm_start=False, seed=seed)
+        super().__init__(problem, _argmin(method, problem, method.solver), Batches(), warm_start=False, seed=seed)
         self.method, self.seed, self.trainings = method, seed, 0
         self._leaves, self._plan = Plan.take(self.x)
         self._variables = trees.unique(self._leaves)
@@ -124,8 +135,7 @@ class Stepped(Bilevel):
         self._r_like: list[Tensor] = []
         self._roughness, self._largest = math.nan, 0.0
         x0, mu = self._flat(self._variables), method.jacobian.mu
-        # Bounds as x can hold them: in float32 .1 is a little above .1.
-        low, high = (torch.full_like(x0, b).to(self._space.dtype).to(x0) for b in (method.low, method.high))
+        low, high = (self._held(torch.full_like(x0, b)) for b in (method.low, method.high))
         if not bool(((x0 >= low) & (x0 <= high)).all()):
             raise OptionError(f"x0 is not between low={method.low:g} and high={method.high:g}.")
         if method.high - method.low < 4 * mu:
@@ -139,7 +149,7 @@ class Stepped(Bilevel):
         if steps.base is None:
             self.y, r = self._solved(x)
             steps.begin(x, r)
-        elif not torch.equal(x, steps.best.x.to(self._space.dtype).to(x)):
+        elif not torch.equal(x, steps.best.x):
             raise RequirementError(
                 "x was moved by something else: GaussNewton makes its own steps, and takes no ReduceLROnPlateau, and "
                 "no scaler."
@@ -150,7 +160,7 @@ class Stepped(Bilevel):
     def _pullback(self, v: Leaves) -> Sequence[Tensor]:
         """J^T df/dy + df/dx, with the columns of J measured that are due."""
         with torch.no_grad():
-            probes = [(j, self.steps.probe(j)) for j in self.steps.due()]
+            probes = [(j, [self._held(point) for point in self.steps.probe(j)]) for j in self.steps.due()]
             found = iter(self._all_solved([point for _, points in probes for point in points]))
             for j, points in probes:
                 self.steps.measure(j, points, [next(found) for _ in points])
@@ -180,8 +190,7 @@ class Stepped(Bilevel):
         x = engine.propose().detach()
         if engine.done():
             return
-        # What is evaluated is what x can hold.
-        x = self._flat(self._space.split(x.to(self._space.device, self._space.dtype), self._variables))
+        x = self._held(x)
         y, r = self._solved(x)
         if engine.judge(x, r):
             self.y = y
@@ -224,40 +233,51 @@ class Stepped(Bilevel):
         parts = self._space.split(flat.to(self._space.device), self._variables)
         return tuple(part.to(t.dtype) for part, t in zip(parts, self._variables, strict=True))
 
+    def _held(self, flat: Tensor) -> Tensor:
+        """What x can hold of it, which is what is evaluated: in float32 .1 is a little above .1."""
+        return self._flat(self._parts(flat))
+
     def _tree(self, flat: Tensor) -> Tree:
         return self._plan.build(trees.substitute(self._leaves, self._variables, self._parts(flat)))
 
     def _outputs_of(self, x: Tree, y: Tree) -> list[Tensor]:
         if self.method.outputs is None:
             return [t for t in optree.tree_leaves(y) if isinstance(t, Tensor)]
-        return [self.method.outputs(x, y, self.problem.val)]
+        found = self.method.outputs(x, y, self.problem.val)
+        if not isinstance(found, Tensor):
+            raise OptionError(
+                f"outputs(x, y, val) returned {type(found).__name__}: it must be one tensor, what f sees of y. Several "
+                "can be joined by torch.cat, and taken apart in loss=."
+            )
+        return [found]
 
-    def _solved(self, flat: Tensor) -> tuple[Tree, Tensor]:
-        """y^N at x and r of it; every training draws the same random numbers."""
+    def _solved(self, flat: Tensor, argmin: Argmin | None = None) -> tuple[Tree, Tensor]:
+        """y^N at x and r of it, NaN where the training diverges; every training draws the same random numbers."""
         x = self._tree(flat)
+        self.trainings += 1
         with torch.no_grad(), seeded(self.seed):
-            y = self.argmin(x, self.problem.y0, self.problem.train)
+            try:
+                y = (argmin or self.argmin)(x, self.problem.y0, self.problem.train)
+            except DivergenceError:
+                if self.steps.base is None:
+                    raise
+                return self.y, torch.full_like(self.steps.best.r, math.nan)
             parts = self._outputs_of(x, y)
-            self.trainings += 1
             self._check_outputs(x, y, parts[0])
         self._r_like = [t.detach() for t in parts]
         return y, self._flat(tuple(parts))
 
     def _all_solved(self, points: Sequence[Tensor]) -> list[Tensor]:
         """r at many x: side by side where the black box has `jobs`."""
-        solver = self.method.solver
+        solver, problem = self.method.solver, self.problem
         if not isinstance(solver, BlackBox) or not solver.side_by_side:
             return [self._solved(point)[1] for point in points]
-        problem, found = self.problem, []
-        xs = [self._tree(point) for point in points]
+        calls = [(self._tree(point), optree.tree_map(trees.copied, problem.y0), problem.train) for point in points]
         with torch.no_grad(), seeded(self.seed):
-            calls = [(x, optree.tree_map(trees.copied, problem.y0), problem.train) for x in xs]
             answers = call_all(solver.fn, calls, solver.jobs, torch.get_rng_state())
-            for x, answer in zip(xs, answers, strict=True):
-                y = optree.tree_map(torch.as_tensor, answer)
-                found.append(self._flat(tuple(self._outputs_of(x, y))))
-        self.trainings += len(points)
-        return found
+        # What the jobs answered is looked at as any other answer is.
+        answered = [_argmin(self.method, problem, BlackBox(partial(_said, answer))) for answer in answers]
+        return [self._solved(point, argmin)[1] for point, argmin in zip(points, answered, strict=True)]
 
     def _loss(self, x: Tensor, r: Tensor, c: Tensor) -> Tensor:
         """f(x, r)."""

@@ -63,7 +63,10 @@ class Terms:
         if self.kind == "nats":
             return self.rows * value
         if value < 0:
-            raise OptionError(f"The loss is {value:g}; where its scale is unknown it must not be negative.")
+            raise OptionError(
+                f"The loss is {value:g}: n/2 log of it is weighed against the prior, so it must not be negative. Add "
+                "what makes it so, such as the least that it can be."
+            )
         return 0.5 * self.rows * math.log(max(value, 1e-300))
 
     def fitted(self, x: Tensor, r: Tensor, extra: Tensor) -> Tensor:

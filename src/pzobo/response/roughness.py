@@ -20,7 +20,8 @@ BENT = 0.3
 def kappa(at: Tensor, once: Tensor, twice: Tensor) -> float:
     """|r(x + 2h) - 2 r(x + h) + r(x)| / |r(x + 2h) - r(x)|: the curvature or noise of a difference, beside itself.
 
-    0 is a line. Steps have 1 (one of the two differences is nothing) or more. NaN where nothing responds.
+    0 is a line. Steps have 1 (one of the two differences is nothing) or more. NaN where nothing responds, and infinity
+    where r is not finite.
 
     Args:
         at: r(x).
@@ -30,7 +31,7 @@ def kappa(at: Tensor, once: Tensor, twice: Tensor) -> float:
     bent, change = float((twice - 2 * once + at).norm()), float((twice - at).norm())
     if change > 0:
         return bent / change
-    return float("inf") if bent > 0 else float("nan")
+    return float("nan") if bent == 0 else float("inf")
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from pzobo.extras import need
 
-need("sklearn.model_selection", "sklearn")  # one sentence that says how to get it, instead of a traceback
+need("sklearn", "sklearn", least=(1, 9))  # one sentence that says how to get it, instead of a traceback
 
 from pzobo.sklearn.scale import Scale  # noqa: E402
 from pzobo.sklearn.search_cv import ResponseSearchCV  # noqa: E402

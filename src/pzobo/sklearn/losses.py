@@ -213,6 +213,8 @@ def held_out(test: Any, y: Any, outputs: Outputs) -> tuple[Any, Any]:
     if not isinstance(test, (tuple, list)) or len(test) != 2:
         raise OptionError("test= must be a pair (X, y) of held-out rows.")
     check_consistent_length(*test)
+    if not len(test[1]):
+        raise OptionError("test= has no rows.")
     given, wanted = (np.asarray(targets).reshape(len(targets), -1) for targets in (test[1], y))
     if given.shape[1] != wanted.shape[1]:
         raise OptionError(f"y of test= has {given.shape[1]} columns, and y has {wanted.shape[1]}.")
@@ -221,10 +223,12 @@ def held_out(test: Any, y: Any, outputs: Outputs) -> tuple[Any, Any]:
             f"test= has labels that are not in y ({', '.join(map(str, np.unique(given[~known])))}): no model has a "
             "probability for them. Leave these rows out."
         )
+    if outputs.classes is None and not np.isfinite(given.astype(float)).all():
+        raise OptionError("y of test= has NaN or infinity: no loss can be told of it. Leave these rows out.")
     return test[0], test[1]
 
 
-def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLoss:
+def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any, fitted: bool = True) -> RowLoss:
     """The loss of the out-of-fold rows.
 
     Args:
@@ -233,6 +237,8 @@ def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLo
         r: of the rows.
         y: of the rows.
         weights: of the rows, or None.
+        fitted: whether scale and shifts of decisions are fitted to these rows. Then their targets are those of Platt,
+            without which separable rows ask for an infinite scale.
     """
     given = np.ones(len(r)) if weights is None else np.asarray(weights, dtype=float)
     w: Tensor = torch.tensor(given / given.mean())
@@ -248,7 +254,7 @@ def row_loss(loss: Any, outputs: Outputs, r: Any, y: Any, weights: Any) -> RowLo
     if callable(loss):
         return RowLoss(loss, shape, numbers, w)
     hot = torch.nn.functional.one_hot(numbers, len(outputs.classes)).double()
-    if calibrated:  # Platt's targets, without which separable rows ask for an infinite scale
+    if calibrated and fitted:
         counts = hot.sum(0)
         hot = hot * (counts + 1) / (counts + 2) + (1 - hot) / (len(hot) - counts + 2) / max(hot.shape[1] - 1, 1)
         hot = hot / hot.sum(1, keepdim=True)

@@ -25,6 +25,10 @@ FEW_ROWS = 20
 """With fewer rows than this for each hyperparameter, the folds are easily learned by heart."""
 
 
+class StartError(OptionError):
+    """Some of the fits at the start failed, or their scores."""
+
+
 class ResponseSearchCV(PredictingSearchCV):
     """Ten to a hundred continuous hyperparameters of any scikit-learn estimator, by cross-validation.
 
@@ -60,8 +64,9 @@ class ResponseSearchCV(PredictingSearchCV):
         guard: fit the start and the best candidate on other folds too, for `report_`.
 
     Attributes:
-        response_: J, an array of (rows, outputs..., p) in units of a hyperparameter: a tenth of its box. Rows are those
-            of X in the order of the folds. A column that the budget was too small to measure is NaN.
+        response_: J where the search stood at its end, an array of (rows, outputs..., p) in units of a hyperparameter:
+            a tenth of its box. Rows are those of X that are in test folds, in its order; where folds share some, those
+            of the folds one after the other. A column that the budget was too small to measure is NaN.
         names_: the p names of its last axis.
         prior_: the strength of the prior at the end.
         report_: losses of the start and of the best candidate, on the folds, on other folds and on held-out rows.
@@ -152,6 +157,9 @@ class ResponseSearchCV(PredictingSearchCV):
             super().fit(X, y, **params)
             self.scorer_: Any = unwatched(self.scorer_)
             self._finish(None if rows is None else self._on_test(X, y, rows, params, outputs))
+        except StartError:
+            self._fitted(self._space.start, X, y, params)  # what is wrong with all rows the estimator says itself
+            raise
         finally:
             self._end()
         return self
@@ -206,7 +214,7 @@ class ResponseSearchCV(PredictingSearchCV):
             raise
         if kind == "start":
             if found[0] is None:
-                raise RequirementError(
+                raise StartError(
                     "At the start, which is what the estimator has, some fits or their scores failed: the warnings "
                     'above say why. error_score="raise" shows the first of them whole.'
                 )
@@ -320,13 +328,15 @@ class ResponseSearchCV(PredictingSearchCV):
 
     def _on_test(self, X: Any, y: Any, test: tuple[Any, Any], params: Any, outputs: Outputs) -> Losses:
         X_test, y_test = test
-        routed = self._get_routed_params_for_fit(params).estimator.fit
         losses = []
         for place in (self._run.places[0], self._best):
-            model = clone(self.estimator).set_params(**self._space.values(place.x)).fit(X, y, **routed)
-            r = outputs(model, X_test)
-            losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None), r, place))
+            r = outputs(self._fitted(place.x, X, y, params), X_test)
+            losses.append(self._value(row_loss(self.loss, outputs, r, y_test, None, fitted=False), r, place))
         return Losses(*losses)
+
+    def _fitted(self, x: Tensor, X: Any, y: Any, params: Any) -> Any:
+        routed = self._get_routed_params_for_fit(params).estimator.fit
+        return clone(self.estimator).set_params(**self._space.values(x)).fit(X, y, **routed)
 
     @staticmethod
     def _value(loss: RowLoss, r: Any, place: Place) -> float:
