@@ -178,3 +178,38 @@ def test_seconds_stop_a_run_soon(traced_only: None) -> None:
     assert isinstance(found.history[-1], Row)
     assert found.history[-1].evaluated
     assert found.history[-1]["step"] == len(found.history) - 1
+
+
+def test_hooks_of_the_optimizer_are_called(traced_only: None) -> None:
+    """They may keep x within bounds: then one step after the other is made."""
+
+    def bounded(tensors: Any, lr: float) -> torch.optim.SGD:
+        optimizer = torch.optim.SGD(tensors, lr=lr)
+        optimizer.register_step_post_hook(lambda o, *_: o.param_groups[0]["params"][0].data.clamp_(-0.1, 0.1))
+        return optimizer
+
+    one, other = (fit(make("SOBA", compile=c), optimizer=bounded) for c in (False, True))
+    close(one, other)
+    assert other.x.abs().max() <= 0.1
+
+
+def test_tensors_that_the_optimizer_leaves_out_stay(traced_only: None) -> None:
+    case = Quadratic().problem()
+    problem = pzobo.Problem(
+        lambda x, y, batch: case.inner_loss(x["a"] + x["b"], y, batch),
+        lambda x, y, batch: case.outer_loss(x["a"] + x["b"], y, batch),
+        {"a": case.x0, "b": torch.zeros_like(case.x0)},
+        case.y0,
+        case.train,
+        case.val,
+    )
+
+    def second(tensors: Any, lr: float) -> torch.optim.SGD:
+        return torch.optim.SGD(tensors[1:], lr=lr)
+
+    one, other = (
+        pzobo.fit(problem, make("SOBA", compile=c), 8, optimizer=second, lr=0.05, evaluate_every=0)
+        for c in (False, True)
+    )
+    assert torch.equal(other.x["a"], case.x0)
+    torch.testing.assert_close(one.x["b"], other.x["b"], rtol=1e-10, atol=1e-10)

@@ -333,10 +333,10 @@ class Memory(Objective, Generic[C]):
 
 
 def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is x - lr D, and nothing else."""
-    return type(optimizer) is torch.optim.SGD and not any(
-        group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize")
-    )
+    """Whether a step is x - lr D, and nothing else: a hook of the user's may keep x within bounds."""
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    more = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
+    return type(optimizer) is torch.optim.SGD and not hooks and not more
 
 
 def _saved(value: Any) -> Any:
