@@ -213,3 +213,8 @@ def test_tensors_that_the_optimizer_leaves_out_stay(traced_only: None) -> None:
     )
     assert torch.equal(other.x["a"], case.x0)
     torch.testing.assert_close(one.x["b"], other.x["b"], rtol=1e-10, atol=1e-10)
+
+
+def test_rates_of_compiled_steps_are_looked_at_too(traced_only: None) -> None:
+    with pytest.raises(OptionError, match=r"gives -0\.05\d* at outer step 3"):
+        fit(make("SOBA", lr=lambda k: 0.1 - 0.05 * k, compile=True))

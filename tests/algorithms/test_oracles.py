@@ -226,6 +226,28 @@ def test_decays() -> None:
     assert Decay(1.0, -0.25)(15) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("SOBA", {"lr": lambda k: 0.1 - 0.05 * k}, r"gives -0\.05\d* at outer step 3, .* a number, at least 0"),
+        ("SOBA", {"lr": lambda k: float("nan")}, "gives nan at outer step 0"),
+        ("SOBA", {"lr": lambda k: "0.1"[:k]}, "gives '' at outer step 0"),
+        ("F2SA", {"growth": lambda k: -0.1}, "gives -0.1 at outer step 0"),
+        ("MASOBA", {"average": lambda k: 2 / (k + 1)}, "gives 2.0 at outer step 0, .* a number, from 0 to 1"),
+        ("FSLA", {"momentum": lambda k: 4 / (k + 1)}, "gives 2.0 at outer step 1, .* a number, from 0 to 1"),
+        ("BSA", {"lr": lambda k: -1.0}, "gives -1.0 at outer step 0"),
+    ],
+)
+def test_a_function_that_gives_no_rate_is_refused(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        pzobo.fit(Quadratic().problem(), make(name, **options), 5, lr=0.01, evaluate_every=0)
+
+
+def test_a_rate_may_end_at_zero() -> None:
+    method = make("SOBA", lr=lambda k: 0.1 * (1 - k / 5))
+    assert pzobo.fit(Quadratic().problem(), method, 5, lr=0.01, evaluate_every=0).steps == 5
+
+
 # What is refused
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pzobo.algorithms.oracles import Oracles
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.rates import number_at
 from pzobo.algorithms.traced import Asked, Data, Recorder, Row, Source, Traced
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import CompileError
@@ -189,7 +189,10 @@ class Chunk(Generic[C]):
         """The inputs of the turns. There is always room for the same number of turns, so that all is compiled once."""
         at, turns = self._at, len(steps)
         inner, outer = at.row_numbers(0, turns, asked.inner), at.row_numbers(1, turns, asked.outer)
-        rates = [[_rate(rate, ago, at.k + t) for rate, ago in asked.rates] for t in range(turns)]
+        rates = [
+            [number_at(rate, 0 if ago is None else at.k + t - ago, most) for rate, ago, most in asked.rates]
+            for t in range(turns)
+        ]
         longest = max([1 if dtype is None else count for count, dtype in asked.random], default=0)
         random = torch.zeros(turns, len(asked.random), longest, dtype=torch.float64, device="cpu")
         for t in range(turns if asked.random else 0):
@@ -214,13 +217,6 @@ def _source(at: Oracles, sizes: tuple[int | None, int | None], k: int | None) ->
         (sizes[0] is not None, sizes[1] is not None),
         k,
     )
-
-
-def _rate(rate: Rate, ago: int | None, k: int) -> float:
-    """A rate some steps before step k; at the first step for None."""
-    if not callable(rate):
-        return rate
-    return float(rate(0 if ago is None else k - ago))
 
 
 def _padded(part: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import optree
 import torch
 from torch import Tensor
 
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.rates import Rate, number_at
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import StructureError
 from pzobo.outer.minibatches import Minibatches, rows
@@ -65,14 +66,13 @@ class Feed:
 
     # Rates
 
-    def rate(self, rate: Rate, ago: int = 0) -> float:
-        """A rate at this outer step, or at one some steps ago."""
-        return float(rate(self.k - ago)) if callable(rate) else rate
+    def rate(self, rate: Rate, ago: int = 0, most: float = math.inf) -> float:
+        """A rate at this outer step, or at one some steps ago; more than `most` makes no sense."""
+        return number_at(rate, self.k - ago, most)
 
     def series_rate(self, rate: Rate | None, lr: Rate) -> float:
         """The step of a Neumann series: its own, or else that of y at the first step. It must not decay with k."""
-        chosen = lr if rate is None else rate
-        return float(chosen(0)) if callable(chosen) else chosen
+        return number_at(lr if rate is None else rate, 0)
 
     # Batches
 

@@ -89,5 +89,5 @@ class FSLA(SecondOrder[FSLAState]):
             value, m = _outer(*here, *batches)
         else:
             (value, new), (_, old) = at.twice(_outer, (*here, *batches), (*before, *batches))
-            m = storm(now.m, new, old, at.rate(self.momentum))
+            m = storm(now.m, new, old, at.rate(self.momentum, most=1.0))
         return Step(FSLAState(y, v, x, m), value, m)
