@@ -122,6 +122,21 @@ def test_difference_products_of_what_is_no_gradient_are_wrong_and_told() -> None
         steps(AmIGO(0.01, products="difference"), ridge(lambda x, y: 0.1 * (x.exp() * y * y.detach()).sum()), 1)
 
 
+@pytest.mark.parametrize("products", ["autodiff", "forward"])
+def test_products_across_kinks_are_told_with_their_cause(products: Any) -> None:
+    """No detach() is looked for where |y - c| bends the loss at all scales around y."""
+    bends = 2.0 ** -torch.arange(15.0)
+
+    def inner_loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        away = y - 1
+        kinks = (away - bends).abs().sum() + (away + bends).abs().sum()
+        return (x.exp() * away.square() / 2 + 0.3 * away + 0.01 * kinks).sum()
+
+    problem = pzobo.Problem(inner_loss, lambda x, y, batch: y.square().sum(), torch.zeros(1), torch.ones(1))
+    with pytest.warns(AuditWarning, match=r"Products with d2g/dy2 .*there are kinks near y \(ReLU"):
+        steps(SOBA(1e-9, products=products), problem, 1)
+
+
 def test_each_fault_is_said_once() -> None:
     with pytest.warns(AuditWarning) as told:
         steps(SOBA(0.05), ridge(lambda x, y: (x.detach().exp() * y * y).sum()), 16)
