@@ -14,7 +14,7 @@ from pzobo.algorithms import Decay, Vector
 from pzobo.algorithms.blocks import Blocks, Table
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.series import Hessians, drawn, summed
-from pzobo.errors import DivergenceError, OptionError, RequirementError, StructureError, TooLargeError
+from pzobo.errors import DivergenceError, NonFiniteError, OptionError, RequirementError, StructureError, TooLargeError
 from tests.algorithms.methods import NUMBERS, make
 from tests.algorithms.problems import Logistic, Quadratic
 from tests.helpers import normal
@@ -305,3 +305,16 @@ def test_steps_that_are_too_long_are_said(name: str) -> None:
 
     with pytest.raises(DivergenceError, match="smaller lr"):
         go()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("SOBA", {"v_lr": 1e200}, r"SOBA carries what is not finite: v\. .*try a smaller lr or v_lr"),
+        ("F2SA", {"lr": 1e200, "y_lr": 0.01}, r"carries what is not finite: z\. .*smaller lr or y_lr"),
+        ("BSA", {"v_lr": 1e200}, "outer loss does not: .* Or the own steps of BSA are too long: .*lr or v_lr"),
+    ],
+)
+def test_what_left_the_finite_numbers_is_named(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(NonFiniteError, match=told):
+        pzobo.fit(Quadratic().problem(), make(name, **options), 20, lr=0.01, evaluate_every=0)

@@ -137,6 +137,27 @@ def test_products_across_kinks_are_told_with_their_cause(products: Any) -> None:
         steps(SOBA(1e-9, products=products), problem, 1)
 
 
+SYSTEMS = ["SOBA", "MASOBA", "SABA", "SRBA", "FSLA", "FdeHBO", "AmIGO"]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_v_that_goes_elsewhere_is_told(name: str) -> None:
+    """y is at its place, x moves by the sign of D: nobody else sees that D grows without an end."""
+    problem = ridge(plain)
+    told = r"v is to solve H v = df/dy, and goes elsewhere: \|H v\| is .*v_lr"
+    with pytest.warns(AuditWarning, match=told):
+        steps(make(name, lr=0.05, v_lr=1.0, **SIZES), problem, 32, lr=0.0)
+    found = steps(make(name, lr=0.05, audit="error", **SIZES), problem, 64).last_audit
+    assert found is not None
+    assert found.numbers["system"] < 2
+
+
+def test_negative_eigenvalues_are_told() -> None:
+    top = replace(ridge(plain), inner_loss=lambda x, y, batch: (x.exp() * y.cos()).sum(), y0=torch.zeros(5))
+    with pytest.warns(AuditWarning, match="H has negative eigenvalues"):
+        steps(SOBA(0.1), top, 128, lr=0.0)
+
+
 def test_each_fault_is_said_once() -> None:
     with pytest.warns(AuditWarning) as told:
         steps(SOBA(0.05), ridge(lambda x, y: (x.detach().exp() * y * y).sum()), 16)

@@ -154,7 +154,7 @@ class Chunk(Generic[C]):
             instead = f"{self.name}(..., compile=False)"
             raise CompileError(str(error).replace("Argmin(..., compile=False)", instead)) from error
         made = Carry(*made)
-        at.passed(turns, self._asked.calls, row.inner[turns - 1])
+        at.passed(turns, self._asked.calls, (row.inner[turns - 1], row.outer[turns - 1]))
         told = Turns(made.values[:turns].tolist(), made.norms[:turns].tolist())
         return self.layout.build(made.carried, numbers=True), Vector(made.x), Vector(made.d), told
 

@@ -72,6 +72,8 @@ class FdeHBO(SecondOrder[FdeHBOState]):
     radius: float = math.inf
     products: Products = field(default="difference", kw_only=True)
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("FdeHBO: momentum", self.momentum)
         if self.radius != math.inf:

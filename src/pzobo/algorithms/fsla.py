@@ -68,6 +68,8 @@ class FSLA(SecondOrder[FSLAState]):
     v_lr: Rate | None = None
     momentum: Rate = ROOT
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("FSLA: momentum", self.momentum)
         super().__post_init__()

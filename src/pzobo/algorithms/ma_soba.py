@@ -57,6 +57,8 @@ class MASOBA(SecondOrder[MASOBAState]):
     v_lr: Rate | None = None
     average: Rate = 0.1
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("MASOBA: average", self.average)
         super().__post_init__()
