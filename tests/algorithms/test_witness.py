@@ -15,7 +15,7 @@ import pzobo
 from benchmarks.real_problems import character_transformer, digits_cnn
 from pzobo.algorithms import BOME, F2SA, SOBA, AmIGO
 from pzobo.algorithms.algorithm import Algorithm, Memory
-from pzobo.errors import AuditError, AuditWarning, OptionError, StructureError
+from pzobo.errors import AuditError, AuditWarning, OptionError, RequirementError, StructureError
 from pzobo.problems import data_cleaning, source_weights
 from tests.algorithms.methods import NUMBERS, make
 from tests.algorithms.problems import Logistic
@@ -174,11 +174,16 @@ def test_tensors_that_get_no_gradient() -> None:
         SOBA(0.05).start(replace(problem, train=data))
 
 
-def test_a_loss_without_y_is_refused() -> None:
+def test_a_loss_without_y_and_losses_without_x_are_refused() -> None:
     problem = replace(ridge(plain), inner_loss=lambda x, y, batch: x.square().sum())
     for method in (SOBA(0.05), F2SA(0.05)):
         with pytest.raises(StructureError, match="does not depend on y"):
             steps(method, problem)
+    alone = replace(problem, inner_loss=lambda x, y, batch: y.square().sum())
+    for method in (SOBA(0.05), F2SA(0.05)):
+        steps(method, replace(alone, outer_loss=lambda x, y, batch: (x + y).square().sum()))
+        with pytest.raises(RequirementError, match="Neither the inner nor the outer loss depends on x"):
+            steps(method, alone)
     with pytest.raises(OptionError, match=r'audit=1\.5: must be True, False or "error"'):
         SOBA(audit=1.5)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.vector import Vector
-from pzobo.errors import PzoboError
+from pzobo.errors import PzoboError, RequirementError
 from pzobo.inner.arguments import refuse_variables
 from pzobo.inner.differences import probe_size
 from pzobo.inner.kernel import Products
@@ -26,7 +26,7 @@ from pzobo.jacobians.verdict import say, say_strangers
 from pzobo.tensors import trees
 from pzobo.tensors.precision import Coarsest, dtype_eps
 from pzobo.tensors.replay import devices_of, rewinder, watched
-from pzobo.tensors.strangers import strangers
+from pzobo.tensors.strangers import reached, strangers
 from pzobo.tensors.trees import Leaves, Plan
 
 FINE = 1e-4
@@ -77,6 +77,8 @@ class Witness:
                 inner, outer = (tuple([t.detach().requires_grad_() for t in leaves]) for leaves in (y.leaves, x))
                 value = needs_y(self.kernel.value(outer, inner, batch), inner)
                 unknown = strangers([value], (*inner, *outer))
+                if not _reaches(value, outer):
+                    self._needs_x(outer, inner)
                 slopes = torch.autograd.grad(value, (*inner, *outer), materialize_grads=True)
             self.eps = max(dtype_eps((*y.leaves, *x)), coarsest.eps)
 
@@ -105,6 +107,14 @@ class Witness:
             say_strangers(questions, [t.shape for t in unknown], self.audit)
             questions.audit = Audit.of(at.k, findings)
             say(questions, findings, self.audit)
+
+    def _needs_x(self, x: Leaves, y: Leaves) -> None:
+        """Refuse an f that does not depend on x, where g does not either."""
+        if not _reaches(self.at.outer_kernel.value(x, y, self.at.last_outer_batch), x):
+            raise RequirementError(
+                "Neither the inner nor the outer loss depends on x, so there is no hypergradient, and x would stay. Is "
+                "x detached, or turned into numbers or NumPy, on its way?"
+            )
 
     def _system(self, y: Leaves, v: Leaves, products: Products, reset: Callable[[], None]) -> list[Finding]:
         """|H v| beside the longest df/dy that was seen. Steps that go to a solution keep it below twice that, but for
@@ -162,3 +172,9 @@ class Witness:
                 "along what autograd says."
             )
         return [Finding(f"slope_{name}", error, error <= MOST, sentence)]
+
+
+def _reaches(value: Tensor, leaves: Leaves) -> bool:
+    """Whether a value depends on any of these leaves."""
+    known = {id(t) for t in leaves}
+    return any(id(t) in known for t in reached([value]))
