@@ -228,8 +228,9 @@ def _padded(part: Tensor) -> Tensor:
 
 
 def moved(x: Vector, d: Vector, steps: Sequence[Any]) -> Vector:
-    """x after a step of plain SGD: rounded the same way inside of compiled code and outside."""
-    return Vector(tuple([a - b * s for a, b, s in zip(x.leaves, d.leaves, steps, strict=True)]))
+    """x after a step of plain SGD: rounded the same way in compiled code, where steps are tensors, and outside."""
+    pairs = zip(x.leaves, d.leaves, steps, strict=True)
+    return Vector(tuple([a - trees.mul((b,), s)[0] for a, b, s in pairs]))
 
 
 def _turn(chunk: Chunk[Any], row: Row, carry: Carry, fixed: tuple[Leaves, Leaves, tuple[Leaves, Leaves]]) -> Carry:
