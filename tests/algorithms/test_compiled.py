@@ -178,3 +178,62 @@ def test_seconds_stop_a_run_soon(traced_only: None) -> None:
     assert isinstance(found.history[-1], Row)
     assert found.history[-1].evaluated
     assert found.history[-1]["step"] == len(found.history) - 1
+
+
+def test_hooks_of_the_optimizer_are_called(traced_only: None) -> None:
+    """They may keep x within bounds: then one step after the other is made."""
+
+    def bounded(tensors: Any, lr: float) -> torch.optim.SGD:
+        optimizer = torch.optim.SGD(tensors, lr=lr)
+        optimizer.register_step_post_hook(lambda o, *_: o.param_groups[0]["params"][0].data.clamp_(-0.1, 0.1))
+        return optimizer
+
+    one, other = (fit(make("SOBA", compile=c), optimizer=bounded) for c in (False, True))
+    close(one, other)
+    assert other.x.abs().max() <= 0.1
+
+
+def test_tensors_that_the_optimizer_leaves_out_stay(traced_only: None) -> None:
+    case = Quadratic().problem()
+    problem = pzobo.Problem(
+        lambda x, y, batch: case.inner_loss(x["a"] + x["b"], y, batch),
+        lambda x, y, batch: case.outer_loss(x["a"] + x["b"], y, batch),
+        {"a": case.x0, "b": torch.zeros_like(case.x0)},
+        case.y0,
+        case.train,
+        case.val,
+    )
+
+    def second(tensors: Any, lr: float) -> torch.optim.SGD:
+        return torch.optim.SGD(tensors[1:], lr=lr)
+
+    one, other = (
+        pzobo.fit(problem, make("SOBA", compile=c), 8, optimizer=second, lr=0.05, evaluate_every=0)
+        for c in (False, True)
+    )
+    assert torch.equal(other.x["a"], case.x0)
+    torch.testing.assert_close(one.x["b"], other.x["b"], rtol=1e-10, atol=1e-10)
+
+
+def test_rates_of_compiled_steps_are_looked_at_too(traced_only: None) -> None:
+    with pytest.raises(OptionError, match=r"gives -0\.05\d* at outer step 3"):
+        fit(make("SOBA", lr=lambda k: 0.1 - 0.05 * k, compile=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_numbers_without_dimensions_stay_narrow(dtype: torch.dtype, traced_only: None) -> None:
+    """A strength of a penalty: the step of the optimizer, a tensor in float64 there, does not widen it."""
+
+    def inner_loss(x: Any, y: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (y - x["to"]).square().sum() + x["log_l2"].exp() * y.square().sum()
+
+    x0 = {"log_l2": torch.zeros((), dtype=dtype), "to": torch.ones(3, dtype=dtype)}
+    problem = pzobo.Problem(inner_loss, lambda x, y, batch: (y - 2).square().sum(), x0, torch.zeros(3, dtype=dtype))
+    one, other, single = (
+        pzobo.fit(problem, make("SOBA", compile=c), 8, optimizer=torch.optim.SGD, lr=0.05, evaluate_every=every)
+        for c, every in ((False, 0), (True, 0), (True, 1))
+    )
+    assert other.x["log_l2"].dtype == dtype
+    for name, value in one.x.items():
+        torch.testing.assert_close(other.x[name], value, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
+        assert torch.equal(other.x[name], single.x[name])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import pzobo
 from pzobo.algorithms import Algorithm
@@ -146,6 +148,22 @@ def test_bvfim_at_fixed_numbers_ends_at_its_stationary_point() -> None:
     by_y = CASE.f_y(x, y, VAL) + barrier / gap * CASE.g_y(x, y, EVERY)
     by_z = CASE.g_y(x, z, EVERY) + reg * z
     assert max(np.abs(v).max() for v in (by_x, by_y, by_z)) < 1e-6
+
+
+def test_bvfim_of_a_large_g() -> None:
+    """A constant in g changes nothing, though float32 rounds reg away beside it."""
+    case = Quadratic().problem()
+
+    def inner_loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return case.inner_loss(x.double(), y.double(), batch).float() + 1e7
+
+    def outer_loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        return case.outer_loss(x.double(), y.double(), batch).float()
+
+    x0, y0 = case.x0.float(), case.y0.float()
+    problem = replace(case, inner_loss=inner_loss, outer_loss=outer_loss, x0=x0, y0=y0)
+    found = pzobo.fit(problem, A.BVFIM(0.3), 20, optimizer=torch.optim.SGD, lr=0.1, evaluate_every=0)
+    assert found.history[-1]["outer_loss"] < found.history[0]["outer_loss"]
 
 
 def test_stn_learns_the_response() -> None:

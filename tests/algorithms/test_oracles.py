@@ -14,7 +14,7 @@ from pzobo.algorithms import Decay, Vector
 from pzobo.algorithms.blocks import Blocks, Table
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.series import Hessians, drawn, summed
-from pzobo.errors import DivergenceError, OptionError, RequirementError, StructureError, TooLargeError
+from pzobo.errors import DivergenceError, NonFiniteError, OptionError, RequirementError, StructureError, TooLargeError
 from tests.algorithms.methods import NUMBERS, make
 from tests.algorithms.problems import Logistic, Quadratic
 from tests.helpers import normal
@@ -226,6 +226,28 @@ def test_decays() -> None:
     assert Decay(1.0, -0.25)(15) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("SOBA", {"lr": lambda k: 0.1 - 0.05 * k}, r"gives -0\.05\d* at outer step 3, .* a number, at least 0"),
+        ("SOBA", {"lr": lambda k: float("nan")}, "gives nan at outer step 0"),
+        ("SOBA", {"lr": lambda k: "0.1"[:k]}, "gives '' at outer step 0"),
+        ("F2SA", {"growth": lambda k: -0.1}, "gives -0.1 at outer step 0"),
+        ("MASOBA", {"average": lambda k: 2 / (k + 1)}, "gives 2.0 at outer step 0, .* a number, from 0 to 1"),
+        ("FSLA", {"momentum": lambda k: 4 / (k + 1)}, "gives 2.0 at outer step 1, .* a number, from 0 to 1"),
+        ("BSA", {"lr": lambda k: -1.0}, "gives -1.0 at outer step 0"),
+    ],
+)
+def test_a_function_that_gives_no_rate_is_refused(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        pzobo.fit(Quadratic().problem(), make(name, **options), 5, lr=0.01, evaluate_every=0)
+
+
+def test_a_rate_may_end_at_zero() -> None:
+    method = make("SOBA", lr=lambda k: 0.1 * (1 - k / 5))
+    assert pzobo.fit(Quadratic().problem(), method, 5, lr=0.01, evaluate_every=0).steps == 5
+
+
 # What is refused
 
 
@@ -283,3 +305,16 @@ def test_steps_that_are_too_long_are_said(name: str) -> None:
 
     with pytest.raises(DivergenceError, match="smaller lr"):
         go()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("SOBA", {"v_lr": 1e200}, r"SOBA carries what is not finite: v\. .*try a smaller lr or v_lr"),
+        ("F2SA", {"lr": 1e200, "y_lr": 0.01}, r"carries what is not finite: z\. .*smaller lr or y_lr"),
+        ("BSA", {"v_lr": 1e200}, "outer loss does not: .* Or the own steps of BSA are too long: .*lr or v_lr"),
+    ],
+)
+def test_what_left_the_finite_numbers_is_named(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(NonFiniteError, match=told):
+        pzobo.fit(Quadratic().problem(), make(name, **options), 20, lr=0.01, evaluate_every=0)

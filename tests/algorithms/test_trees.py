@@ -15,6 +15,7 @@ from tests.algorithms.problems import Logistic, Quadratic
 from tests.helpers import normal
 
 each = pytest.mark.parametrize("name", NUMBERS)
+HALF, FLOAT, DOUBLE = torch.bfloat16, torch.float32, torch.float64
 
 
 def run(problem: pzobo.Problem, name: str, steps: int = 5, **options: Any) -> tuple[Tensor, Tensor, list[float]]:
@@ -115,3 +116,25 @@ def test_the_hypergradient_of_modules_is_the_implicit_one() -> None:
     x = problem.x0.clone().requires_grad_()
     problem.objective(argmin, x).backward()
     torch.testing.assert_close(objective.x.grad, x.grad, rtol=1e-9, atol=1e-9)
+
+
+@each
+@pytest.mark.parametrize("dtypes", [(HALF, HALF), (FLOAT, DOUBLE), (DOUBLE, FLOAT)], ids=str)
+def test_dtypes(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Half precision, and x and y of two dtypes: the steps are those of float64, as far as rounding lets them be."""
+    case = Quadratic()
+    flat = case.problem()
+
+    def wide(loss: Any) -> Any:
+        return lambda x, y, batch: loss(x.double(), y.double(), batch)
+
+    x0, y0 = flat.x0.to(dtypes[0]), flat.y0.to(dtypes[1])
+    losses = (wide(case.inner_loss), wide(case.outer_loss))
+    narrow = pzobo.Problem(*losses, x0, y0, flat.train, flat.val)
+    same = pzobo.Problem(*losses, x0.double(), y0.double(), flat.train, flat.val)
+    x, y, _ = run(narrow, name, audit=False)
+    x_wide, y_wide, _ = run(same, name, audit=False)
+    eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+    assert (x.dtype, y.dtype) == dtypes
+    torch.testing.assert_close(x.double(), x_wide, rtol=100 * eps, atol=30 * eps)
+    torch.testing.assert_close(y.double(), y_wide, rtol=100 * eps, atol=30 * eps)

@@ -15,7 +15,7 @@ import pzobo
 from benchmarks.real_problems import character_transformer, digits_cnn
 from pzobo.algorithms import BOME, F2SA, SOBA, AmIGO
 from pzobo.algorithms.algorithm import Algorithm, Memory
-from pzobo.errors import AuditError, AuditWarning, OptionError, StructureError
+from pzobo.errors import AuditError, AuditWarning, OptionError, RequirementError, StructureError
 from pzobo.problems import data_cleaning, source_weights
 from tests.algorithms.methods import NUMBERS, make
 from tests.algorithms.problems import Logistic
@@ -122,6 +122,42 @@ def test_difference_products_of_what_is_no_gradient_are_wrong_and_told() -> None
         steps(AmIGO(0.01, products="difference"), ridge(lambda x, y: 0.1 * (x.exp() * y * y.detach()).sum()), 1)
 
 
+@pytest.mark.parametrize("products", ["autodiff", "forward"])
+def test_products_across_kinks_are_told_with_their_cause(products: Any) -> None:
+    """No detach() is looked for where |y - c| bends the loss at all scales around y."""
+    bends = 2.0 ** -torch.arange(15.0)
+
+    def inner_loss(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        away = y - 1
+        kinks = (away - bends).abs().sum() + (away + bends).abs().sum()
+        return (x.exp() * away.square() / 2 + 0.3 * away + 0.01 * kinks).sum()
+
+    problem = pzobo.Problem(inner_loss, lambda x, y, batch: y.square().sum(), torch.zeros(1), torch.ones(1))
+    with pytest.warns(AuditWarning, match=r"Products with d2g/dy2 .*there are kinks near y \(ReLU"):
+        steps(SOBA(1e-9, products=products), problem, 1)
+
+
+SYSTEMS = ["SOBA", "MASOBA", "SABA", "SRBA", "FSLA", "FdeHBO", "AmIGO"]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_v_that_goes_elsewhere_is_told(name: str) -> None:
+    """y is at its place, x moves by the sign of D: nobody else sees that D grows without an end."""
+    problem = ridge(plain)
+    told = r"v is to solve H v = df/dy, and goes elsewhere: \|H v\| is .*v_lr"
+    with pytest.warns(AuditWarning, match=told):
+        steps(make(name, lr=0.05, v_lr=1.0, **SIZES), problem, 32, lr=0.0)
+    found = steps(make(name, lr=0.05, audit="error", **SIZES), problem, 64).last_audit
+    assert found is not None
+    assert found.numbers["system"] < 2
+
+
+def test_negative_eigenvalues_are_told() -> None:
+    top = replace(ridge(plain), inner_loss=lambda x, y, batch: (x.exp() * y.cos()).sum(), y0=torch.zeros(5))
+    with pytest.warns(AuditWarning, match="H has negative eigenvalues"):
+        steps(SOBA(0.1), top, 128, lr=0.0)
+
+
 def test_each_fault_is_said_once() -> None:
     with pytest.warns(AuditWarning) as told:
         steps(SOBA(0.05), ridge(lambda x, y: (x.detach().exp() * y * y).sum()), 16)
@@ -138,11 +174,16 @@ def test_tensors_that_get_no_gradient() -> None:
         SOBA(0.05).start(replace(problem, train=data))
 
 
-def test_a_loss_without_y_is_refused() -> None:
+def test_a_loss_without_y_and_losses_without_x_are_refused() -> None:
     problem = replace(ridge(plain), inner_loss=lambda x, y, batch: x.square().sum())
     for method in (SOBA(0.05), F2SA(0.05)):
         with pytest.raises(StructureError, match="does not depend on y"):
             steps(method, problem)
+    alone = replace(problem, inner_loss=lambda x, y, batch: y.square().sum())
+    for method in (SOBA(0.05), F2SA(0.05)):
+        steps(method, replace(alone, outer_loss=lambda x, y, batch: (x + y).square().sum()))
+        with pytest.raises(RequirementError, match="Neither the inner nor the outer loss depends on x"):
+            steps(method, alone)
     with pytest.raises(OptionError, match=r'audit=1\.5: must be True, False or "error"'):
         SOBA(audit=1.5)  # type: ignore[arg-type]
 

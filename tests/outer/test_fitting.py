@@ -262,6 +262,7 @@ def test_the_clock_runs_in_loss_gradient_and_step_alone() -> None:
         ({"optimizer": lambda tensors: 3}, "optimizer= made a int"),
         ({"optimizer": lambda: 3}, "optimizer= cannot be made"),
         ({"optimizer": torch.optim.SGD, "lr": 0.1, "method": 3}, "method=3: give a method"),
+        ({"method": pzobo.algorithms.SOBA}, r"method=<class '.*SOBA'>: give a method"),
         ({"evaluate": "accuracy"}, "evaluate='accuracy': give a function"),
         ({"evaluate_at_end": {}}, "evaluate_at_end={}: give a function"),
         ({"clock": 3}, "clock=3: give a function"),

@@ -87,6 +87,16 @@ def test_a_different_run_is_refused(name: str, resume: bool, run: Path) -> None:
     assert content(run) == before
 
 
+def test_what_differs_is_shown_though_it_comes_late(tmp_path: Path) -> None:
+    def go(lr: float) -> None:
+        method = pzobo.algorithms.SOBA(lr=lr, batch_size=None, outer_batch_size=None)
+        pzobo.fit(pzobo.problems.quadratic(p=3, d=2), method, 2, out=tmp_path / "run", progress=False)
+
+    go(0.1)
+    with pytest.raises(RunFolderError, match=r"method is \.\.\..*lr=0\.1, .* there and \.\.\..*lr=0\.2, .* here"):
+        go(0.2)
+
+
 def test_the_same_run_needs_to_be_resumed(run: Path) -> None:
     before = content(run)
     with pytest.raises(RunFolderError, match=r"holds this run already.*resume=True"):

@@ -111,6 +111,9 @@ class Algorithm(ABC, Generic[C]):
     not_compiled: ClassVar[str] = ""
     """Why a step cannot be compiled, if it cannot."""
 
+    system: ClassVar[str] = ""
+    """The name of what is carried that goes to H^-1 df/dy, or to minus that; the audit says where it goes elsewhere."""
+
     @abstractmethod
     def begin(self, at: Oracles) -> C:
         """What is carried before the first step. No batch is drawn here."""
@@ -249,7 +252,7 @@ class Memory(Objective, Generic[C]):
         at.fetch()
         self._take(made.carried, at.k)
         at.k += 1
-        self._witness.passed(at.k - 1, made.carried.y)
+        self._look(at.k - 1)
         return made.value.detach(), made.direction
 
     def _compiled_step(self, chunk: Chunk[C]) -> tuple[Tensor, Vector]:
@@ -259,7 +262,7 @@ class Memory(Objective, Generic[C]):
         at.x = at.present_x()
         carried, _, direction, told = chunk(self.carried, at.x.zeros(), still)
         self._take(carried, at.k - 1)
-        self._witness.passed(before, carried.y)
+        self._look(before)
         return at.x.leaves[0].new_tensor(told.values[0]), direction
 
     def _take(self, carried: C, k: int) -> None:
@@ -271,6 +274,11 @@ class Memory(Objective, Generic[C]):
                 "data?"
             )
         self.carried, self.y = carried, self._tree(carried.y)
+
+    def _look(self, before: int) -> None:
+        """Look at what is carried after the steps from number `before` on, if it is time."""
+        name = self.algorithm.system
+        self._witness.passed(before, self.carried.y, getattr(self.carried, name) if name else None)
 
     def leaps(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._chunk is not None and _plain_sgd(optimizer)
@@ -297,10 +305,17 @@ class Memory(Objective, Generic[C]):
         carried, x, d, told = self._chunk(self.carried, self._gradient(), steps)
         self._take(carried, at.k - 1)
         self._put(x)
-        self._witness.passed(before, carried.y)
+        self._look(before)
         for variable, slope in zip(at.variables, d.leaves, strict=True):
             variable.grad = slope
         return told
+
+    def suspects(self) -> str:
+        who, parts = type(self.algorithm).__name__, parts_of(self.carried)
+        lost = [name for name, part in parts.items() if isinstance(part, Vector) and not trees.is_finite(part.leaves)]
+        rates = [field.name for field in fields(self.algorithm) if field.name.endswith("lr")] or ["lr of its solver"]
+        advice = f"Or the own steps of {who} are too long: try a smaller {' or '.join(rates)}."
+        return f"{who} carries what is not finite: {', '.join(lost)}. {advice}" if lost else advice
 
     @property
     def last_audit(self) -> Audit | None:
@@ -333,10 +348,10 @@ class Memory(Objective, Generic[C]):
 
 
 def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is x - lr D, and nothing else."""
-    return type(optimizer) is torch.optim.SGD and not any(
-        group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize")
-    )
+    """Whether a step is x - lr D, and nothing else: a hook of the user's may keep x within bounds."""
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    more = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
+    return type(optimizer) is torch.optim.SGD and not hooks and not more
 
 
 def _saved(value: Any) -> Any:

@@ -56,6 +56,8 @@ class AmIGO(SecondOrder[AmIGOState]):
     v_lr: Rate | None = None
     v_steps: int = 10
 
+    system = "v"
+
     def begin(self, at: Oracles) -> AmIGOState:
         return AmIGOState(at.y0, at.y0.zeros())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from pzobo.algorithms.algorithm import Algorithm, Step
 from pzobo.algorithms.oracles import Oracles, Slopes
 from pzobo.algorithms.rates import Decay, Rate, check_rate
@@ -91,7 +93,7 @@ class BVFIM(Algorithm[BVFIMState]):
             z = z.step(lr, at.g_y(x, z, at.inner_batch()) + reg * z)
         for _ in range(self.y_steps):
             inner, outer = at.inner_batch(), at.outer_batch()
-            bound = float(at.g_value(x, z, inner) + reg * (z @ z) / 2 + reg)
+            bound = _bound(at.g_value(x, z, inner), z, reg)
             y, g, gap = self._inside(at, x, y, z, inner, bound)
             direction = at.f_y(x, y, outer) + prox * y + (barrier / gap) * g.y
             rate = y_lr
@@ -102,7 +104,7 @@ class BVFIM(Algorithm[BVFIMState]):
                 rate = rate / 2
         inner, outer = at.inner_batch(), at.outer_batch()
         star = at.g(x, z, inner)
-        y, g, gap = self._inside(at, x, y, z, inner, float(star.value + reg * (z @ z) / 2 + reg))
+        y, g, gap = self._inside(at, x, y, z, inner, _bound(star.value, z, reg))
         f = at.f(x, y, outer)
         return Step(BVFIMState(y, z), f.value, f.x + (barrier / gap) * (g.x - star.x))
 
@@ -114,3 +116,8 @@ class BVFIM(Algorithm[BVFIMState]):
         if not bound - float(g.value) > 0:
             y, g = z, at.g(x, z, batch)
         return y, g, bound - float(g.value)
+
+
+def _bound(g: Tensor, z: Vector, reg: float) -> float:
+    """g(x, z) + reg |z|^2 / 2 + reg, in float64: a large g would round the last two away, and close the gap."""
+    return float(g) + reg * (float(z @ z) / 2 + 1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pzobo.algorithms.oracles import Oracles
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.rates import number_at
 from pzobo.algorithms.traced import Asked, Data, Recorder, Row, Source, Traced
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import CompileError
@@ -154,7 +154,7 @@ class Chunk(Generic[C]):
             instead = f"{self.name}(..., compile=False)"
             raise CompileError(str(error).replace("Argmin(..., compile=False)", instead)) from error
         made = Carry(*made)
-        at.passed(turns, self._asked.calls, row.inner[turns - 1])
+        at.passed(turns, self._asked.calls, (row.inner[turns - 1], row.outer[turns - 1]))
         told = Turns(made.values[:turns].tolist(), made.norms[:turns].tolist())
         return self.layout.build(made.carried, numbers=True), Vector(made.x), Vector(made.d), told
 
@@ -189,7 +189,10 @@ class Chunk(Generic[C]):
         """The inputs of the turns. There is always room for the same number of turns, so that all is compiled once."""
         at, turns = self._at, len(steps)
         inner, outer = at.row_numbers(0, turns, asked.inner), at.row_numbers(1, turns, asked.outer)
-        rates = [[_rate(rate, ago, at.k + t) for rate, ago in asked.rates] for t in range(turns)]
+        rates = [
+            [number_at(rate, 0 if ago is None else at.k + t - ago, most) for rate, ago, most in asked.rates]
+            for t in range(turns)
+        ]
         longest = max([1 if dtype is None else count for count, dtype in asked.random], default=0)
         random = torch.zeros(turns, len(asked.random), longest, dtype=torch.float64, device="cpu")
         for t in range(turns if asked.random else 0):
@@ -216,13 +219,6 @@ def _source(at: Oracles, sizes: tuple[int | None, int | None], k: int | None) ->
     )
 
 
-def _rate(rate: Rate, ago: int | None, k: int) -> float:
-    """A rate some steps before step k; at the first step for None."""
-    if not callable(rate):
-        return rate
-    return float(rate(0 if ago is None else k - ago))
-
-
 def _padded(part: Tensor) -> Tensor:
     if len(part) == MOST:
         return part
@@ -232,8 +228,9 @@ def _padded(part: Tensor) -> Tensor:
 
 
 def moved(x: Vector, d: Vector, steps: Sequence[Any]) -> Vector:
-    """x after a step of plain SGD: rounded the same way inside of compiled code and outside."""
-    return Vector(tuple([a - b * s for a, b, s in zip(x.leaves, d.leaves, steps, strict=True)]))
+    """x after a step of plain SGD: rounded the same way in compiled code, where steps are tensors, and outside."""
+    pairs = zip(x.leaves, d.leaves, steps, strict=True)
+    return Vector(tuple([a - trees.mul((b,), s)[0] for a, b, s in pairs]))
 
 
 def _turn(chunk: Chunk[Any], row: Row, carry: Carry, fixed: tuple[Leaves, Leaves, tuple[Leaves, Leaves]]) -> Carry:

@@ -72,6 +72,8 @@ class FdeHBO(SecondOrder[FdeHBOState]):
     radius: float = math.inf
     products: Products = field(default="difference", kw_only=True)
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("FdeHBO: momentum", self.momentum)
         if self.radius != math.inf:
@@ -86,7 +88,7 @@ class FdeHBO(SecondOrder[FdeHBOState]):
         return k > 0
 
     def step(self, at: Oracles, now: FdeHBOState) -> Step[FdeHBOState]:
-        lr, weight, x = at.rate(self.lr), at.rate(self.momentum), at.x
+        lr, weight, x = at.rate(self.lr), at.rate(self.momentum, most=1.0), at.x
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         here, before = (x, now.y, now.v), (now.x_before, now.y_before, now.v_before)
         batches = at.inner_batch(), at.outer_batch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import optree
 import torch
 from torch import Tensor
 
-from pzobo.algorithms.rates import Rate
+from pzobo.algorithms.rates import Rate, number_at
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import StructureError
 from pzobo.outer.minibatches import Minibatches, rows
@@ -32,6 +33,7 @@ class Feed:
         k: outer steps made.
         calls: how often f and g were differentiated on a batch, and how many products were taken.
         last_inner_batch: the last batch of g that was drawn.
+        last_outer_batch: the last batch of f.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Feed:
             None if size is None else Minibatches(data, size, mix(seed, 2 * i), device)
             for i, (data, size) in enumerate(zip((train, val), sizes, strict=True))
         ]
-        self.last_inner_batch: Tree = train
+        self.last_inner_batch, self.last_outer_batch = train, val
         self.k, self._draws = 0, 0
         self.calls: Counter[str] = Counter(f=0, g=0, products=0)
 
@@ -65,14 +67,13 @@ class Feed:
 
     # Rates
 
-    def rate(self, rate: Rate, ago: int = 0) -> float:
-        """A rate at this outer step, or at one some steps ago."""
-        return float(rate(self.k - ago)) if callable(rate) else rate
+    def rate(self, rate: Rate, ago: int = 0, most: float = math.inf) -> float:
+        """A rate at this outer step, or at one some steps ago; more than `most` makes no sense."""
+        return number_at(rate, self.k - ago, most)
 
     def series_rate(self, rate: Rate | None, lr: Rate) -> float:
         """The step of a Neumann series: its own, or else that of y at the first step. It must not decay with k."""
-        chosen = lr if rate is None else rate
-        return float(chosen(0)) if callable(chosen) else chosen
+        return number_at(lr if rate is None else rate, 0)
 
     # Batches
 
@@ -85,7 +86,8 @@ class Feed:
     def outer_batch(self) -> Tree:
         """The next batch of f."""
         stream = self._streams[1]
-        return self.val if stream is None else stream.next()
+        self.last_outer_batch = self.val if stream is None else stream.next()
+        return self.last_outer_batch
 
     def fetch(self) -> None:
         """Send the batches of the next step to the device, where they go to one."""
@@ -134,10 +136,14 @@ class Feed:
             return torch.zeros(steps, 0, 0, dtype=torch.int64, device="cpu")
         return stream.indices(steps * batches).view(steps, batches, -1)
 
-    def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
-        """So many steps were made elsewhere, with these calls in each; the last had inner batches of these rows."""
+    def passed(self, steps: int, calls: Counter[str], last: tuple[Tensor, Tensor]) -> None:
+        """So many steps were made elsewhere, with these calls in each; the last had batches of these rows, of g and of
+        f."""
         self.k += steps
         for name, count in calls.items():
             self.calls[name] += steps * count
-        if len(last):
-            self.last_inner_batch = optree.tree_map(lambda t: rows(t, last[-1]), self.train)
+        inner, outer = last
+        if len(inner):
+            self.last_inner_batch = optree.tree_map(lambda t: rows(t, inner[-1]), self.train)
+        if len(outer):
+            self.last_outer_batch = optree.tree_map(lambda t: rows(t, outer[-1]), self.val)

@@ -68,6 +68,8 @@ class FSLA(SecondOrder[FSLAState]):
     v_lr: Rate | None = None
     momentum: Rate = ROOT
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("FSLA: momentum", self.momentum)
         super().__post_init__()
@@ -89,5 +91,5 @@ class FSLA(SecondOrder[FSLAState]):
             value, m = _outer(*here, *batches)
         else:
             (value, new), (_, old) = at.twice(_outer, (*here, *batches), (*before, *batches))
-            m = storm(now.m, new, old, at.rate(self.momentum))
+            m = storm(now.m, new, old, at.rate(self.momentum, most=1.0))
         return Step(FSLAState(y, v, x, m), value, m)

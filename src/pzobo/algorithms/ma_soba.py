@@ -57,6 +57,8 @@ class MASOBA(SecondOrder[MASOBAState]):
     v_lr: Rate | None = None
     average: Rate = 0.1
 
+    system = "v"
+
     def __post_init__(self) -> None:
         check_share("MASOBA: average", self.average)
         super().__post_init__()
@@ -65,7 +67,7 @@ class MASOBA(SecondOrder[MASOBAState]):
         return MASOBAState(at.y0, at.y0.zeros(), at.x.zeros())
 
     def step(self, at: Oracles, now: MASOBAState) -> Step[MASOBAState]:
-        lr, share = at.rate(self.lr), at.rate(self.average)
+        lr, share = at.rate(self.lr), at.rate(self.average, most=1.0)
         v_lr = lr if self.v_lr is None else at.rate(self.v_lr)
         d = directions(at, at.x, now.y, now.v, at.inner_batch(), at.outer_batch())
         h = now.h.times(1 - share) + d.x.times(share)

@@ -58,4 +58,4 @@ class MRBO(SecondOrder[SUSTAINState]):
     def step(self, at: Oracles, now: SUSTAINState) -> Step[SUSTAINState]:
         batches = [(at.inner_batch(), None) for _ in range(self.terms)]
         inverse = summed(at.series_rate(self.v_lr, self.lr))
-        return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum), batches, inverse)
+        return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum, most=1.0), batches, inverse)

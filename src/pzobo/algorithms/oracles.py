@@ -153,8 +153,7 @@ class Oracles(Feed):
         asked = self._place.questions.asked + 1 + after
         return self.products == "difference" and asked & (asked - 1) == 0
 
-    def passed(self, steps: int, calls: Counter[str], last: Tensor) -> None:
-        """Compiled code has made so many steps, with these calls in each; the last had inner batches of these rows."""
+    def passed(self, steps: int, calls: Counter[str], last: tuple[Tensor, Tensor]) -> None:
         super().passed(steps, calls, last)
         if self.products == "difference":
             self._place.questions.asked += steps
@@ -178,6 +177,11 @@ class Oracles(Feed):
     def inner_kernel(self) -> Kernel:
         """g as it is differentiated here."""
         return self._g
+
+    @property
+    def outer_kernel(self) -> Kernel:
+        """f as it is differentiated here."""
+        return self._f
 
     @property
     def variables(self) -> Leaves:

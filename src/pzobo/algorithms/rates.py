@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,24 @@ TWO_THIRDS = Decay(0.5, 2 / 3)
 """The momentum of STORM, as its papers let it fall."""
 ROOT = Decay(0.5, 0.5)
 """FSLA's momentum."""
+
+
+def number_at(rate: Rate, k: int, most: float = math.inf) -> float:
+    """A rate at outer step k. A function may give 0, but nothing below, and at most `most`."""
+    if not callable(rate):
+        return rate
+    found: Any = rate(k)
+    try:
+        number = float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= most or number == math.inf:
+        wanted = "at least 0" if most == math.inf else f"from 0 to {most:g}"
+        raise OptionError(
+            f"{rate!r} gives {found!r} at outer step {k}, where the algorithm wants a number, {wanted}. It is called "
+            "with k = 0, 1, 2, ..., and once more after the last step."
+        )
+    return number
 
 
 def check_rate(what: str, value: Any) -> None:

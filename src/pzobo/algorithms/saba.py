@@ -82,6 +82,8 @@ class SABA(SecondOrder[SABAState]):
 
     not_compiled = "its step writes into its memory, which is as large as the data has blocks."
 
+    system = "v"
+
     def __post_init__(self) -> None:
         if self.memory not in ("full", "zero"):
             raise OptionError(f'SABA: memory={self.memory!r}: must be "full" or "zero".')
@@ -123,7 +125,8 @@ class SABA(SecondOrder[SABAState]):
         return tuple(at.curved(at.x, now.y, at.last_inner_batch, now.v))
 
     def _outer(self, at: Oracles, now: SABAState, blocks: Blocks, b: int) -> tuple[Tensor, tuple[Vector, ...]]:
-        f = at.f(at.x, now.y, blocks.batch(b))
+        at.last_outer_batch = blocks.batch(b)
+        f = at.f(at.x, now.y, at.last_outer_batch)
         return f.value, (f.y, f.x)
 
     def _remember(

@@ -73,6 +73,8 @@ class SOBA(SecondOrder[SOBAState]):
     lr: Rate = 0.1
     v_lr: Rate | None = None
 
+    system = "v"
+
     def begin(self, at: Oracles) -> SOBAState:
         return SOBAState(at.y0, at.y0.zeros())
 

@@ -67,6 +67,8 @@ class SRBA(SecondOrder[SRBAState]):
     period: int = 100
     radius: float = math.inf
 
+    system = "v"
+
     def __post_init__(self) -> None:
         if self.radius != math.inf:
             positive("SRBA: radius", self.radius)

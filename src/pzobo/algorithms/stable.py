@@ -13,6 +13,7 @@ from pzobo.algorithms.rates import Rate, check_share
 from pzobo.algorithms.vector import Vector
 from pzobo.errors import TooLargeError
 from pzobo.options import positive
+from pzobo.tensors import trees
 from pzobo.tensors.trees import Tree
 
 MOST = 4000
@@ -32,10 +33,11 @@ class STABLEState:
 
 def _matrices(at: Oracles, x: Vector, y: Vector, batch: Tree) -> tuple[Tensor, Tensor]:
     """H (d x d) and J^T (p x d) on a batch, by a product for each inner variable."""
-    product, size = at.both(x, y, batch), y.flat().numel()
-    units = torch.eye(size, dtype=y.leaves[0].dtype, device=y.leaves[0].device)
+    product, dtype = at.both(x, y, batch), trees.accumulator((*x.leaves, *y.leaves))
+    units = torch.eye(y.flat().numel(), dtype=dtype, device=y.leaves[0].device)
     columns = [product(y.shaped(unit)) for unit in units]
-    return torch.stack([hv.flat() for hv, _ in columns], 1), torch.stack([jv.flat() for _, jv in columns], 1)
+    h, j = (torch.stack([v.flat().to(dtype) for v in part], 1) for part in zip(*columns, strict=True))
+    return h, j
 
 
 def _above(h: Tensor, least: float) -> Tensor:
@@ -96,7 +98,9 @@ class STABLE(SecondOrder[STABLEState]):
                 f"STABLE keeps the Hessian of the inner loss as a matrix, and takes a product for each of its rows at "
                 f"every step: y has {d} numbers, and {MOST} is the most. SOBA does the same without a matrix."
             )
-        return STABLEState(at.y0, at.x, at.y0, flat.new_zeros(d, d), x.new_zeros(x.numel(), d))
+        dtype = trees.accumulator((*at.x.leaves, *at.y0.leaves))
+        h, j = flat.new_zeros(d, d, dtype=dtype), x.new_zeros(x.numel(), d, dtype=dtype)
+        return STABLEState(at.y0, at.x, at.y0, h, j)
 
     def alike(self, k: int) -> bool:
         return k > 0
@@ -106,12 +110,12 @@ class STABLE(SecondOrder[STABLEState]):
         if at.k == 0:
             h, j = _matrices(at, x, y, inner)
         else:
-            y = y - y.shaped(torch.linalg.solve(now.h, now.j.T @ (x - now.x_before).flat()))
+            y = y - y.shaped(torch.linalg.solve(now.h, now.j.T @ (x - now.x_before).flat().to(now.j.dtype)))
             new, old = at.twice(_matrices, (at, x, y, inner), (at, now.x_before, now.y_before, inner))
-            keep = 1 - at.rate(self.average)
+            keep = 1 - at.rate(self.average, most=1.0)
             h, j = (n + keep * (was - o) for n, o, was in zip(new, old, (now.h, now.j), strict=True))
         h = _above(h, self.least)
         f = at.f(x, y, at.outer_batch())
-        d = f.x - f.x.shaped(j @ torch.linalg.solve(h, f.y.flat()))
+        d = f.x - f.x.shaped(j @ torch.linalg.solve(h, f.y.flat().to(h.dtype)))
         moved = y.step(at.rate(self.lr), at.g_y(x, y, inner))
         return Step(STABLEState(moved, x, y, h, j), f.value, d)

@@ -100,4 +100,4 @@ class SUSTAIN(SecondOrder[SUSTAINState]):
     def step(self, at: Oracles, now: SUSTAINState) -> Step[SUSTAINState]:
         batches = at.some_batches(self.terms - 1)
         inverse = drawn(at.series_rate(self.v_lr, self.lr), self.terms)
-        return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum), batches, inverse)
+        return storm_step(at, now, at.rate(self.lr), at.rate(self.momentum, most=1.0), batches, inverse)

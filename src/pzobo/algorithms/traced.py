@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,14 +37,17 @@ class Row(NamedTuple):
     """How far the optimizer moves each tensor of x along D before the step."""
 
 
+AskedRate = tuple[Rate, int | None, float]
+"""A rate, how many steps ago (None for that of the first step), and the most that it may be."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a step asks for: how many batches, which rates, random numbers, and calls of the oracles."""
 
     inner: int
     outer: int
-    rates: tuple[tuple[Rate, int | None], ...]
-    """A rate, and how many steps ago; None for that of the first step."""
+    rates: tuple[AskedRate, ...]
     random: tuple[tuple[int, torch.dtype | None], ...]
     """A whole number below the first, or so many normal numbers of the second, a dtype."""
     calls: Counter[str]
@@ -128,7 +132,7 @@ class Traced(Oracles):
     def outer_batch(self) -> Tree:
         return self._source.val.rows(self._val, next(self._outer_rows)) if self._source.batches[1] else self.val
 
-    def rate(self, rate: Rate, ago: int = 0) -> Any:
+    def rate(self, rate: Rate, ago: int = 0, most: float = math.inf) -> Any:
         return next(self._rates)
 
     def series_rate(self, rate: Rate | None, lr: Rate) -> Any:
@@ -217,7 +221,7 @@ class Recorder(Traced):
         self._first = [None if size is None else torch.arange(size, device=at.device) for size in sizes]
         self._at = at
         self._batches: list[int] = [0, 0]
-        self._asked_rates: list[tuple[Rate, int | None]] = []
+        self._asked_rates: list[AskedRate] = []
         self._asked_random: list[tuple[int, torch.dtype | None]] = []
         self.calls = Counter(f=0, g=0, products=0)
 
@@ -242,12 +246,12 @@ class Recorder(Traced):
         self._batches[level] += 1
         return data.rows(data.tensors, index)
 
-    def rate(self, rate: Rate, ago: int = 0) -> Any:
-        self._asked_rates.append((rate, ago))
-        return torch.tensor(self._at.rate(rate, ago), dtype=torch.float64, device="cpu")
+    def rate(self, rate: Rate, ago: int = 0, most: float = math.inf) -> Any:
+        self._asked_rates.append((rate, ago, most))
+        return torch.tensor(self._at.rate(rate, ago, most), dtype=torch.float64, device="cpu")
 
     def series_rate(self, rate: Rate | None, lr: Rate) -> Any:
-        self._asked_rates.append((lr if rate is None else rate, None))
+        self._asked_rates.append((lr if rate is None else rate, None, math.inf))
         return torch.tensor(self._at.series_rate(rate, lr), dtype=torch.float64, device="cpu")
 
     def draw(self, count: int) -> Any:

@@ -13,25 +13,28 @@ from torch import Tensor
 
 from pzobo.algorithms.oracles import Oracles
 from pzobo.algorithms.vector import Vector
-from pzobo.errors import PzoboError
+from pzobo.errors import PzoboError, RequirementError
 from pzobo.inner.arguments import refuse_variables
 from pzobo.inner.differences import probe_size
 from pzobo.inner.kernel import Products
 from pzobo.inner.looks import needs_y
 from pzobo.inner.problem import Point
+from pzobo.inner.products import linearize
 from pzobo.inner.questions import Audit, Finding, Questions
 from pzobo.jacobians.audit import DROWNED, LENGTHS, dot_product_findings, random_signs
 from pzobo.jacobians.verdict import say, say_strangers
 from pzobo.tensors import trees
 from pzobo.tensors.precision import Coarsest, dtype_eps
 from pzobo.tensors.replay import devices_of, rewinder, watched
-from pzobo.tensors.strangers import strangers
+from pzobo.tensors.strangers import reached, strangers
 from pzobo.tensors.trees import Leaves, Plan
 
 FINE = 1e-4
 """Products are looked at where rounding is no more than this: differences in half precision say little of them."""
 UNSEEN = (PzoboError, ArithmeticError, ValueError, RuntimeError)
 """A loss may refuse points beside the one where the algorithm stands: then there is nothing to see."""
+LOST = 30.0
+"""A v for which |H v| is so many times |df/dy| solves nothing, whatever the noise of batches."""
 MOST = 0.1
 """A slope may be so far from the one that the gradient claims, as a part of the larger of both."""
 
@@ -46,21 +49,24 @@ class Witness:
 
     Attributes:
         questions: what was found, and said.
+        longest: the longest df/dy that was seen at a look.
     """
 
     def __init__(self, at: Oracles, products: Products | None, audit: bool | Literal["error"]) -> None:
         refuse_variables([leaf for data in (at.train, at.val) for leaf in Plan.take(data)[0]])
         self.at, self.products, self.audit = at, products, audit
         self.kernel, self.questions, self.eps = at.inner_kernel, Questions(), 0.0
+        self.longest = 0.0
 
-    def passed(self, before: int, y: Vector) -> None:
+    def passed(self, before: int, y: Vector, v: Vector | None) -> None:
         """Steps were made, from number `before` to `at.k`: look if one of them was the 1st, 2nd, 4th, 8th, ..."""
         if self.audit and before.bit_length() < self.at.k.bit_length():
-            self.look(y)
+            self.look(y, v)
 
     @torch.no_grad()
-    def look(self, y: Vector) -> None:
-        """Look at g where the last step was made, on its batch."""
+    def look(self, y: Vector, v: Vector | None) -> None:
+        """Look at g where the last step was made, on its batch, and at v, which is to solve H v = df/dy, if there is
+        one."""
         at = self.at
         questions, x, batch = self.questions, at.x.leaves, at.last_inner_batch
         questions.asked, questions.closely = at.k, True
@@ -71,6 +77,8 @@ class Witness:
                 inner, outer = (tuple([t.detach().requires_grad_() for t in leaves]) for leaves in (y.leaves, x))
                 value = needs_y(self.kernel.value(outer, inner, batch), inner)
                 unknown = strangers([value], (*inner, *outer))
+                if not _reaches(value, outer):
+                    self._needs_x(outer, inner)
                 slopes = torch.autograd.grad(value, (*inner, *outer), materialize_grads=True)
             self.eps = max(dtype_eps((*y.leaves, *x)), coarsest.eps)
 
@@ -91,10 +99,43 @@ class Witness:
                 point, along = Point(x, batch, at.slots, 0), slopes[: len(inner)]
                 with suppress(*UNSEEN):
                     findings += dot_product_findings(self, point, y.leaves, along, self.products, reset)
+            if self.products is not None and v is not None:
+                reset()
+                with suppress(*UNSEEN):
+                    findings += self._system(y.leaves, v.leaves, self.products, reset)
         if trees.is_finite((value.detach(), *slopes)):
             say_strangers(questions, [t.shape for t in unknown], self.audit)
             questions.audit = Audit.of(at.k, findings)
             say(questions, findings, self.audit)
+
+    def _needs_x(self, x: Leaves, y: Leaves) -> None:
+        """Refuse an f that does not depend on x, where g does not either."""
+        if not _reaches(self.at.outer_kernel.value(x, y, self.at.last_outer_batch), x):
+            raise RequirementError(
+                "Neither the inner nor the outer loss depends on x, so there is no hypergradient, and x would stay. Is "
+                "x detached, or turned into numbers or NumPy, on its way?"
+            )
+
+    def _system(self, y: Leaves, v: Leaves, products: Products, reset: Callable[[], None]) -> list[Finding]:
+        """|H v| beside the longest df/dy that was seen. Steps that go to a solution keep it below twice that, but for
+        the noise of batches; where they go elsewhere it grows without an end."""
+        at = self.at
+        point = Point(at.x.leaves, at.last_inner_batch, (), 0)
+        hv = linearize(self, point, y, (), products, reset)(v)[0]
+        reset()
+        right = at.outer_kernel.gradient(at.x.leaves, y, at.last_outer_batch)
+        self.longest = max(self.longest, float(trees.norm(right)))
+        ratio = float(trees.norm(hv)) / self.longest if self.longest > 0 else math.nan
+        if not math.isfinite(ratio):
+            return []
+        sentence = f"|H v| is {ratio:.2g} times the longest |df/dy| that was seen; that of a solution is 1."
+        if ratio > LOST:
+            sentence = (
+                f"v is to solve H v = df/dy, and goes elsewhere: {sentence} So D is no hypergradient. Its steps (v_lr) "
+                "are too long for H, or H has negative eigenvalues, as in networks. Try shorter ones, or F2SA, BOME or "
+                "MEHA, which have no v."
+            )
+        return [Finding("system", ratio, ratio <= LOST, sentence)]
 
     def _slope(
         self,
@@ -131,3 +172,9 @@ class Witness:
                 "along what autograd says."
             )
         return [Finding(f"slope_{name}", error, error <= MOST, sentence)]
+
+
+def _reaches(value: Tensor, leaves: Leaves) -> bool:
+    """Whether a value depends on any of these leaves."""
+    known = {id(t) for t in leaves}
+    return any(id(t) in known for t in reached([value]))

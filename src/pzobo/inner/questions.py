@@ -30,7 +30,8 @@ class Audit:
             "differences": the error to be expected of differences of gradients; "signal": the part of the answer's
             squared length that is no noise of random directions; "rounding": how many roundings the paths differ by;
             "repeat": how far from y^N the same path, run again, ends, of its way; "unanswered": the slope of paths
-            along outer variables that got exactly zero.
+            along outer variables that got exactly zero. Of an algorithm with a memory, "slope_x" and "slope_y": the
+            error of g's gradient beside values of g; "system": |H v| beside |df/dy|.
         holds: whether nothing speaks against the answer.
         sentence: all of it, in words; what speaks against the answer comes first.
     """

@@ -40,6 +40,18 @@ REPEATED = 1e-3
 WRONG = 0.5
 """An error that is called wrong: of one random direction, it says no more than the size."""
 
+ASYMMETRY = (
+    "Is dg/dy the gradient of a function? A detach(), a straight-through estimator or a custom backward pass in g "
+    'breaks the symmetry that "forward", "difference" and Nudged rest on, and hides parts from "autodiff". PZOBO asks '
+    'for no derivative; products="autodiff" does not rest on symmetry.'
+)
+KINKS = (
+    "Nor do differences of two lengths agree with each other: there are kinks near y (ReLU, max-pooling), where second "
+    "derivatives are those of one smooth piece, and do not say how dg/dy changes over a step. Smooth activations "
+    "(GELU, softplus, tanh) have none; F2SA, BOME, MEHA and PZOBO ask for no second derivatives."
+)
+"""What products that do not hold come from."""
+
 Slopes = list[tuple[float, float]]
 """(relative length of the steps, how far the slope found there is from the one claimed)."""
 
@@ -240,11 +252,11 @@ def dot_product_findings(
     by_y, by_z = linearize(place, point, y, point.slots, products, rewind)(q)
     variables, fill = select(point.z, point.slots)
 
-    def slope(a: Leaves, at: Leaves, where: Callable[[Leaves], tuple[Leaves, Leaves]]) -> float | None:
-        """The ratio nearest to one of <q, J a> to <a, a>, over some lengths."""
+    def slopes(a: Leaves, at: Leaves, where: Callable[[Leaves], tuple[Leaves, Leaves]]) -> list[float]:
+        """The ratios of <q, J a> to <a, a>, over some lengths."""
         claimed = float(trees.dot(a, a)) if a else 0.0
         if claimed == 0 or not math.isfinite(claimed):
-            return None
+            return []
         ratios: list[float] = []
         for length in LENGTHS:
             e = float(2 * math.cbrt(place.eps) * length * probe_size(at, a))
@@ -256,34 +268,33 @@ def dot_product_findings(
             rounding = 3 * place.eps * float(trees.norm([s * t for s, t in zip(ends[0], q, strict=True)]))
             if rounding < DROWNED * 2 * e * claimed:
                 ratios.append(float(trees.dot(trees.add(ends[0], ends[1], -1.0), q)) / (2 * e) / claimed)
-        ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-        return min(ratios, key=far) if ratios else None
+        return [ratio for ratio in ratios if math.isfinite(ratio)]
 
-    tests: Sequence[tuple[str, float | None]] = (
-        ("d2g/dy2", slope(by_y, y, lambda moved: (moved, variables))),
-        ("d2g/dz dy", slope(by_z, variables, lambda moved: (y, moved))),
-    )
-    wrong = [(name, ratio) for name, ratio in tests if ratio is not None and not LEAST <= ratio <= MOST]
-    known = [ratio for _, ratio in tests if ratio is not None]
+    tests = {
+        "d2g/dy2": slopes(by_y, y, lambda moved: (moved, variables)),
+        "d2g/dz dy": slopes(by_z, variables, lambda moved: (y, moved)),
+    }
+    known = {name: min(ratios, key=far) for name, ratios in tests.items() if ratios}
     if not known:
         return []
-    worst = max(known, key=far)
+    worst = max(known.values(), key=far)
+    wrong = [name for name, ratio in known.items() if not LEAST <= ratio <= MOST]
     if not wrong:
         return [
             Finding("products", worst, True, f"Products with second derivatives agree with differences: {worst:.3f}.")
         ]
-    named = " and ".join(f"{name} ({ratio:.3g} for 1)" for name, ratio in wrong)
-    return [
-        Finding(
-            "products",
-            worst,
-            False,
-            f'Products with {named}, taken by "{products}", do not agree with differences of dg/dy, taken the other '
-            "way round. Is dg/dy the gradient of a function? A detach(), a straight-through estimator or a custom "
-            'backward pass in g breaks the symmetry that "forward", "difference" and Nudged rest on, and hides parts '
-            'from "autodiff". PZOBO asks for no derivative; products="autodiff" does not rest on symmetry.',
-        )
-    ]
+    named = " and ".join(f"{name} ({known[name]:.3g} for 1)" for name in wrong)
+    kinks = any(_scattered(tests[name]) for name in wrong)
+    sentence = (
+        f'Products with {named}, taken by "{products}", do not agree with differences of dg/dy, taken the other way '
+        f"round. {KINKS if kinks else ASYMMETRY}"
+    )
+    return [Finding("products", worst, False, sentence)]
+
+
+def _scattered(ratios: Sequence[float]) -> bool:
+    """Whether differences of the two shortest lengths do not agree with each other, as where they cross kinks."""
+    return len(ratios) > 1 and abs(ratios[0] - ratios[1]) > (MOST - 1) * abs(ratios[0])
 
 
 def _found(name: str, value: float, holds: bool, sentence: str, advice: str) -> Finding:

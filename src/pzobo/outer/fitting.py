@@ -182,7 +182,7 @@ def fit(
         raise OptionError(f"target={target!r}: give a number for the outer loss, or a function of a row of metrics.")
     if out is None and (resume or tensorboard):
         raise OptionError("resume=True and tensorboard=True need the run's folder: out=...")
-    if not hasattr(method, "start"):
+    if isinstance(method, type) or not hasattr(method, "start"):
         raise wrong("method", method, "give a method, as in pzobo.Method(pzobo.GD(lr=0.1, steps=20))")
     for name, call in {"evaluate": evaluate, "evaluate_at_end": evaluate_at_end, "clock": clock}.items():
         if call is not None and not callable(call):

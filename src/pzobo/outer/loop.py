@@ -189,7 +189,7 @@ class Loop:
     def sound(self, loss: float) -> float:
         """The outer loss, if it is finite."""
         if not math.isfinite(loss):
-            raise NonFiniteError(
+            raise self.broken(
                 f"The outer loss is {loss} at outer step {self.run.step}: the outer steps may be too long; try a "
                 "smaller outer learning rate."
             )
@@ -206,11 +206,15 @@ class Loop:
     def finite(self, norm: float) -> float:
         """The norm, if the hypergradient is finite."""
         if not math.isfinite(norm):
-            raise NonFiniteError(
+            raise self.broken(
                 f"The hypergradient holds NaN or infinity at outer step {self.run.step}, although the outer loss does "
                 "not: look at the outer loss near this x, or try a smaller outer learning rate."
             )
         return norm
+
+    def broken(self, sentence: str) -> NonFiniteError:
+        """The error for what is not finite, with what the objective suspects."""
+        return NonFiniteError(f"{sentence} {self.run.objective.suspects()}".rstrip())
 
     def measured(self, row: Row, evaluate: Callable[[Objective], Mapping[str, float]]) -> Row:
         """The row with an evaluation."""

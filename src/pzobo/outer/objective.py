@@ -97,6 +97,10 @@ class Objective(ABC):
         """What was chosen on the way, in one line: by `pzobo.Auto`, say. Empty if there was no choice."""
         return ""
 
+    def suspects(self) -> str:
+        """What in the state may be the reason where f or its hypergradient is not finite, in a sentence or two."""
+        return ""
+
     def audit(self) -> dict[str, float]:
         """What was measured of the last hypergradient, if it was looked at; see `pzobo.Argmin(audit=)`."""
         return {}

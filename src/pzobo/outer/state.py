@@ -111,7 +111,7 @@ class RunState:
         gradients, found = self.gradients, []
         for _ in range(turns):
             rates = {id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]}
-            found.append([rates[id(variable)] for variable in self.variables])
+            found.append([rates.get(id(variable), 0.0) for variable in self.variables])
             if self.scheduler is not None:
                 self.clear()
                 self.optimizer.step()  # moves nothing, and a schedule wants to see it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -302,5 +303,15 @@ def _difference(found: Any, wanted: Any) -> str:
         there, here = found.get(key), wanted.get(key)
         if not _equal(there, here):
             inside = isinstance(there, dict) and isinstance(here, dict)
-            told.append(_difference(there, here) if inside else f"{key} is {there!s:.80} there and {here!s:.80} here")
+            texts = _shown(str(there), str(here))
+            told.append(_difference(there, here) if inside else "{} is {} there and {} here".format(key, *texts))
     return "; ".join(told[:3])
+
+
+def _shown(*texts: str) -> list[str]:
+    """Texts of a line or so: where they begin, if they differ there, else from some words before they do."""
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
+    start = sum(1 for _ in same) - 40
+    if start < 0:
+        return [f"{text:.80}" for text in texts]
+    return [f"...{text[start : start + 80]}" for text in texts]
