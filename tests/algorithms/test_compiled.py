@@ -191,6 +191,13 @@ def test_hooks_of_the_optimizer_are_called(traced_only: None) -> None:
     one, other = (fit(make("SOBA", compile=c), optimizer=bounded) for c in (False, True))
     close(one, other)
     assert other.x.abs().max() <= 0.1
+    objective, plain = (
+        make("SOBA", compile=True).start(Quadratic().problem()),
+        torch.optim.SGD([torch.zeros(1)], lr=0.1),
+    )
+    assert objective.leaps(plain)
+    del plain._optimizer_step_post_hooks  # torch's own name for them
+    assert not objective.leaps(plain)
 
 
 def test_tensors_that_the_optimizer_leaves_out_stay(traced_only: None) -> None:

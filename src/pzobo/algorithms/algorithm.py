@@ -348,8 +348,11 @@ class Memory(Objective, Generic[C]):
 
 
 def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is x - lr D, and nothing else: a hook of the user's may keep x within bounds."""
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    """Whether a step is x - lr D, and nothing else: a hook of the user's may keep x within bounds.
+
+    torch has no public way to ask for hooks. Where these names are gone, there may be some.
+    """
+    hooks = any(getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post"))
     more = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
     return type(optimizer) is torch.optim.SGD and not hooks and not more
 

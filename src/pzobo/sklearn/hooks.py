@@ -6,6 +6,7 @@ keeps the scores alone. Here a scorer hands the predictions of the held-out rows
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -132,8 +133,9 @@ class PredictingSearchCV(BaseSearchCV):  # type: ignore[misc]
         self._evaluate, self._splits = evaluate_candidates, Splits(self._checked_cv_orig)
         self._search()
 
+    @abstractmethod
     def _search(self) -> None:
-        raise NotImplementedError
+        """Spend the budget, by `_outputs_of`."""
 
     def _outputs_of(
         self, candidates: Sequence[Mapping[str, Any]], kind: str, splits: Splits | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ USE_OPTUNA = (
 
 
 @dataclass(frozen=True)
-class Hyperparameter:
+class Hyperparameter(ABC):
     """A number, or a vector of them, between two bounds.
 
     Args:
@@ -50,13 +51,13 @@ class Hyperparameter:
         if self.size is not None:
             object.__setattr__(self, "size", whole(f"{name}: size", self.size))
 
+    @abstractmethod
     def to_line(self, value: Any) -> Any:
         """A value where equal distances mean equal changes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def from_line(self, place: Any) -> Any:
         """The value there."""
-        raise NotImplementedError
 
     @property
     def count(self) -> int:
