@@ -4,7 +4,8 @@ Every finished run below the folder becomes a line of the file: its settings, ma
 at most 20 of them. So do the rates that were searched. Lines of runs that are there already are replaced, others stay.
 
 `--back` makes the folders again of what is in the file. `pzobo report runs/` then shows these runs, and `pzobo run ...
---resume` makes those alone that are missing: a recording goes on in another session, on another machine.
+--resume` makes those alone that are missing: a recording goes on in another session, on another machine. With --only
+TEXT, those alone are kept whose folder or name has this text, so that a large recording can have several files.
 """
 
 import argparse
@@ -79,9 +80,10 @@ def stored(file: Path) -> list[Line]:
     return [unpacked(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def keep(runs: Path, file: Path) -> int:
-    """Add what has ended to the file; how many lines it has."""
-    lines = {key(line): line for line in [*stored(file), *finished(runs)]}
+def keep(runs: Path, file: Path, only: str = "") -> int:
+    """Add what has ended to the file, where its folder or name has this text; how many lines the file has."""
+    new = [line for line in finished(runs) if any(only in name for name in key(line))]
+    lines = {key(line): line for line in [*stored(file), *new]}
     text = "".join(json.dumps(packed(line)) + "\n" for _, line in sorted(lines.items()))
     write_atomically(file, text.encode())
     return len(lines)
@@ -105,8 +107,9 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="the folder of the runs, as given to --out")
     parser.add_argument("file", type=Path, help="the file that keeps them")
     parser.add_argument("--back", action="store_true", help="from the file into the folder")
+    parser.add_argument("--only", default="", metavar="TEXT", help="keep what has this text in its folder or name")
     given = parser.parse_args()
-    count = (bring_back if given.back else keep)(given.runs, given.file)
+    count = bring_back(given.runs, given.file) if given.back else keep(given.runs, given.file, given.only)
     print(f"{given.file}: {count} lines")
 
 

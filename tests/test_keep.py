@@ -36,6 +36,9 @@ def test_what_was_kept_is_not_made_again_and_says_the_same(tmp_path: Path) -> No
     assert made == [f"{label} {name}" for name in ("direct seed 0", "direct seed 1", "pzobo seed 1")], "no rate again"
     assert keep.keep(there, file) == 5
     assert keep.keep(tmp_path / "none", file) == 5, "what was kept stays"
+    part = tmp_path / "part.jsonl"
+    assert keep.keep(there, part, only="pzobo/seed") == 2, "the runs of one method, and no rates"
+    assert {line["folder"].split("/")[-2] for line in keep.stored(part)} == {"pzobo"}
     newer = next(there.rglob("result.json"))
     newer.write_text("{}")
     keep.bring_back(there, file)
