@@ -77,8 +77,7 @@ class Witness:
                 inner, outer = (tuple([t.detach().requires_grad_() for t in leaves]) for leaves in (y.leaves, x))
                 value = needs_y(self.kernel.value(outer, inner, batch), inner)
                 unknown = strangers([value], (*inner, *outer))
-                if not _reaches(value, outer):
-                    self._needs_x(outer, inner)
+                without_x = not _reaches(value, outer)
                 slopes = torch.autograd.grad(value, (*inner, *outer), materialize_grads=True)
             self.eps = max(dtype_eps((*y.leaves, *x)), coarsest.eps)
 
@@ -93,6 +92,9 @@ class Witness:
                 *self._slope("x", x, slopes[len(inner) :], value, lambda moved: g(moved, y.leaves)),
                 *self._slope("y", y.leaves, slopes[: len(inner)], value, lambda moved: g(x, moved)),
             ]
+            if without_x and g(trees.add(x, random_signs(x, at.k)), y.leaves) == float(value.detach()):
+                reset()
+                self._needs_x(x, y.leaves)
             fine = self.eps <= FINE and all(finding.holds for finding in findings)
             if self.products is not None and fine:
                 reset()
@@ -109,8 +111,11 @@ class Witness:
             say(questions, findings, self.audit)
 
     def _needs_x(self, x: Leaves, y: Leaves) -> None:
-        """Refuse an f that does not depend on x, where g does not either."""
-        if not _reaches(self.at.outer_kernel.value(x, y, self.at.last_outer_batch), x):
+        """Refuse an f that does not depend on x, where g does not either, nor its value: a detach() is told apart."""
+        with torch.enable_grad():
+            asking = tuple([t.detach().requires_grad_() for t in x])
+            value = self.at.outer_kernel.value(asking, y, self.at.last_outer_batch)
+        if not _reaches(value, asking):
             raise RequirementError(
                 "Neither the inner nor the outer loss depends on x, so there is no hypergradient, and x would stay. Is "
                 "x detached, or turned into numbers or NumPy, on its way?"
