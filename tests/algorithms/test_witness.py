@@ -220,6 +220,8 @@ def test_a_look_leaves_no_trace(products: Any) -> None:
         problem = replace(ridge(plain), inner_loss=inner_loss)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # torch's own, where a process takes its first derivative in forward mode
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
             objective = steps(SOBA(0.02, products=products, audit=audit, **SIZES), problem)
         found.append((objective, norm.running_mean, norm.num_batches_tracked, torch.rand(1)))
     (one, *mine), (other, *theirs) = found
