@@ -57,7 +57,7 @@ def descend(experiment: DataCleaning, seed: int, knows: bool, iterations: int) -
     problem = experiment.problem(seed)
     phi = ValueFunction(problem, experiment.to_the_end)
     start = (~problem.corrupted).double() if knows else problem.x0.double().sigmoid()
-    options = {"maxiter": iterations, "maxcor": 30, "ftol": 1e-9}
+    options = {"maxiter": iterations, "maxcor": 30, "ftol": 0, "gtol": 0}
     found = minimize(phi, start.numpy(), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start), options=options)
     w = torch.from_numpy(found.x).to(problem.y0)
     metrics = problem.metrics(w, phi.argmin(w, phi.y, problem.train))
@@ -72,7 +72,7 @@ def main() -> None:
     )
     parser.add_argument("--corruption", type=float, nargs="+", default=[0.5])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--knows", action="store_true", help="start from 1 for right labels and 0 for wrong ones")
     given = parser.parse_args()
     rows = []

@@ -88,6 +88,15 @@ def number(value: float) -> str:
     return "never" if value == float("inf") else f"{value:.0f}"
 
 
+def at(evaluations: int, runs: list[Run]) -> str:
+    """The median CV loss of the runs that came so far or ended by themselves, and of how many if others did not."""
+    far = [r for r in runs if r["evaluations"] >= evaluations or r["evaluations"] < r["budget"]]
+    if not far:
+        return "-"
+    some = f" ({len(far)})" if len(far) < len(runs) else ""
+    return f"{median(best_after(r, evaluations) for r in far):.4f}{some}"
+
+
 def rows_of(name: str, runs: list[Run]) -> list[str]:
     """The table of one task."""
     by = defaultdict(dict)
@@ -104,11 +113,7 @@ def rows_of(name: str, runs: list[Run]) -> list[str]:
         mine = by.get(searcher)
         if not mine:
             continue
-        values = [median(best_after(r, m) for r in mine.values()) for m in MARKS]
-        shown = [
-            f"{v:.4f}" if any(r["evaluations"] >= m or r["evaluations"] < r["budget"] for r in mine.values()) else "-"
-            for v, m in zip(values, MARKS, strict=True)
-        ]
+        shown = [at(m, list(mine.values())) for m in MARKS]
         reached = [first_below(r, best_after(cma[s], 300)) for s, r in mine.items() if s in cma]
         ratio = [r["test"] / r["test start"] for r in mine.values()]
         seconds = median(r["seconds"] for r in mine.values())

@@ -352,9 +352,11 @@ def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
 
     torch has no public way to ask for hooks. Where these names are gone, there may be some.
     """
+    if type(optimizer) is not torch.optim.SGD:
+        return False
     hooks = any(getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post"))
     more = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
-    return type(optimizer) is torch.optim.SGD and not hooks and not more
+    return not hooks and not more
 
 
 def _saved(value: Any) -> Any:
