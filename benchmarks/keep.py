@@ -84,7 +84,7 @@ def keep(runs: Path, file: Path, only: str = "") -> int:
     """Add what has ended to the file, where its folder or name has this text; how many lines the file has."""
     new = [line for line in finished(runs) if any(only in name for name in key(line))]
     lines = {key(line): line for line in [*stored(file), *new]}
-    text = "".join(json.dumps(packed(line)) + "\n" for _, line in sorted(lines.items()))
+    text = "".join(json.dumps(packed(line), separators=(",", ":")) + "\n" for _, line in sorted(lines.items()))
     write_atomically(file, text.encode())
     return len(lines)
 
