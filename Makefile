@@ -4,7 +4,7 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 PY := .venv/bin/python
 QUIET ?= -qq
 PIP := $(PY) -m pip $(QUIET) --disable-pip-version-check install -c constraints.txt
-PYTEST_FLAGS ?= -q -n auto
+PYTEST_FLAGS ?= -q -n auto --dist worksteal
 # Not with -q: then --strict passes what it should refuse.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 BROWSER := command -v chromium >/dev/null && command -v chromedriver >/dev/null
