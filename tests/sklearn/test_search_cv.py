@@ -41,6 +41,7 @@ from pzobo.errors import (
     SearchWarning,
 )
 from pzobo.sklearn import Linear, Log, ResponseSearchCV, Scale
+from pzobo.sklearn.space import Space
 
 X, y = make_friedman1(150, 6, noise=0.5, random_state=0)
 y = (y - y.mean()) / y.std()
@@ -124,6 +125,7 @@ def test_finds_what_a_fine_grid_finds() -> None:
 
 def test_the_response_is_that_of_out_of_fold_predictions() -> None:
     found = search(max_fits=33, prior=1e9, guard=False).fit(X, y)  # nothing moves, so J is that of the start
+    assert np.isnan(found.response_error_)
     assert found.response_.shape == (150, 7)
     assert found.names_[-1] == "kernelridge__alpha"
 
@@ -135,6 +137,25 @@ def test_the_response_is_that_of_out_of_fold_predictions() -> None:
     assert np.allclose(found.response_[:, 2], (at(scale__log_scale=scales) - start) / 0.1, atol=1e-9)
     factor = np.exp(np.log(1e6) / 100)
     assert np.allclose(found.response_[:, 6], (at(kernelridge__alpha=0.1 * factor) - start) / 0.1, atol=1e-9)
+
+
+@pytest.mark.parametrize("fits", [45, 63, 150])
+def test_how_far_the_response_is_off_is_told(fits: int) -> None:
+    """A short search ends amid long steps: J is that of places it has left, off by its own size."""
+    found = search(max_fits=fits).fit(X, y)
+    best = Space(SPACE, clone(MODEL).set_params(**found.best_params_).get_params())
+
+    def at(x: torch.Tensor) -> Any:
+        return cross_val_predict(clone(MODEL).set_params(**best.values(x)), X, y, cv=3)
+
+    wanted = np.empty((150, 7))
+    for j, way in enumerate(0.02 * torch.eye(7).double()):
+        up, down = (best.start + way).clamp(max=10), (best.start - way).clamp(min=0)
+        wanted[:, j] = (at(up) - at(down)) / float((up - down).sum())
+    known = np.isfinite(found.response_).all(0)
+    off = np.linalg.norm((found.response_ - wanted)[:, known]) / np.linalg.norm(wanted[:, known])
+    assert found.response_error_ == pytest.approx(off, rel=0.3)
+    assert (off < 0.25) == (fits == 150)
 
 
 def test_learns_which_features_matter_and_holds_on_new_rows() -> None:
