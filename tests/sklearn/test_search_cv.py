@@ -390,6 +390,9 @@ def test_warnings_say_what_to_do() -> None:
         search(cv=held_out, max_fits=20).fit(X, y)
     with pytest.raises(RequirementError, match="7 hyperparameters cannot be told from 5 rows in the test folds"):
         search(cv=ShuffleSplit(1, test_size=5, random_state=0), max_fits=20).fit(X, y)
+    some = {"kernelridge__sample_weight": np.where(np.arange(150) % 4 == 0, 2.0, 0.0)}
+    with pytest.warns(SearchWarning, match="38 rows with a weight above 0 for 7 hyperparameters"):
+        search(max_fits=15).fit(X, y, **some)
     space = {"scale__log_scale": Linear(-5, 5, size=6)}
     with pytest.warns(SearchWarning, match=r"noisy.*Better make svc__tol=0\.1 a hundredth"):
         search(make_pipeline(Scale(), SVC(tol=0.1, gamma=0.3)), space, max_fits=60).fit(X, y > 0)

@@ -231,8 +231,11 @@ class ResponseSearchCV(PredictingSearchCV):
     def _look_at_rows(self, r: Any) -> None:
         """The loss of the out-of-fold rows; and whether there are enough of them."""
         self._loss = self._loss_on(self._splits, r)
-        n, p = len(np.unique(self._splits.rows)), len(self._space)  # rows that are in no test fold tell nothing
-        where = "" if n == len(self._splits.y) else " in the test folds"
+        rows = np.unique(self._splits.rows)  # those that are in no test fold, or have no weight, tell nothing
+        where = "" if len(rows) == len(self._splits.y) else " in the test folds"
+        if self._weights is not None and not (weighty := np.asarray(self._weights)[rows] > 0).all():
+            rows, where = rows[weighty], f"{where} with a weight above 0"
+        n, p = len(rows), len(self._space)
         unseen = self._splits.unseen() if self._outputs.classes is not None else 0
         if unseen:
             warnings.warn(
