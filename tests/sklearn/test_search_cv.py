@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.feature_selection import SelectPercentile, f_regression
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
@@ -362,6 +363,12 @@ def test_what_is_not_smooth_is_refused() -> None:
     with pytest.warns(NoResponseWarning):
         found = search(make_pipeline(Scale(), tree), {"scale__log_scale": Linear(-5, 5, size=6)}).fit(X, y)
     assert found.best_index_ == 0
+    share = make_pipeline(SelectPercentile(f_regression, percentile=50), Ridge())
+    with pytest.warns(NoResponseWarning, match="or by jumps further away.*Optuna"):
+        search(share, {"selectpercentile__percentile": Linear(5, 100)}).fit(X, y)
+    with pytest.raises(RoughResponseError, match="random_state") as told:
+        search(drawn, {"alpha": Log(1e-6, 10)}).fit(X, y)
+    assert "tol" not in str(told.value), "no tolerance mends what is drawn"
 
 
 def test_options() -> None:

@@ -202,7 +202,9 @@ class ResponseSearchCV(PredictingSearchCV):
         try:
             best = self._run.run()
         except RoughResponseError as error:
-            advice = f" If {self._tolerances()} is coarse, a hundredth of it may do." if self._tolerances() else ""
+            jumps = bool(self._run.places) and bool(self._run.smoothness.found)  # no tolerance mends the other reasons
+            coarse = self._tolerances() if jumps else ""
+            advice = f" If {coarse} is coarse, a hundredth of it may do." if coarse else ""
             raise RoughResponseError(f"{error}{advice}") from None
         self._best = best
         self._chosen = sum(self._recorded[: next(i for i, place in enumerate(self._run.places) if place is best)])
