@@ -282,6 +282,8 @@ def test_a_rough_response_is_told() -> None:
 
     with pytest.warns(AuditWarning, match="kappa"):
         pzobo.fit(problem(), method(steps), 2)
+    with pytest.warns(AuditWarning, match="diverges 0.4 or less away from x0.*smaller mu"):
+        pzobo.fit(problem(), method(half, mu=0.2), 2)
 
 
 def test_what_tells_no_step_is_told() -> None:

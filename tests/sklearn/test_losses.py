@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy.special import softmax
 from sklearn import config_context
+from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression, Perceptron, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
-from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
+from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut, ShuffleSplit
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -118,6 +119,19 @@ def test_pairs_of_classes_are_added_up_without_votes(kind: Any, classes: int) ->
     votes = np.round(own)
     assert np.allclose(votes.sum(1), classes * (classes - 1) / 2)
     assert np.allclose(own, votes + found[0] / (3 * (np.abs(found[0]) + 1)))
+
+
+@pytest.mark.parametrize("shape", ["ovr", "ovo"])
+def test_pairs_inside_of_pipelines_and_searches(shape: str) -> None:
+    """Three classes have three pairs: their columns were taken for those of classes, and votes for decisions."""
+    model = SVC(decision_function_shape=shape)
+    wanted = decisions(clone(model).fit(X, y), X)
+    for around in (
+        make_pipeline("passthrough", make_pipeline(StandardScaler(with_mean=False, with_std=False), model)),
+        GridSearchCV(make_pipeline(model), {"svc__C": [1.0]}),
+        make_pipeline(make_pipeline(GridSearchCV(model, {"C": [1.0]}))),
+    ):
+        assert np.allclose(decisions(around.fit(X, y), X), wanted)
 
 
 def test_columns_that_belong_to_no_class_are_refused() -> None:

@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.feature_selection import SelectPercentile, f_regression
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
@@ -41,6 +42,7 @@ from pzobo.errors import (
     SearchWarning,
 )
 from pzobo.sklearn import Linear, Log, ResponseSearchCV, Scale
+from pzobo.sklearn.space import Space
 
 X, y = make_friedman1(150, 6, noise=0.5, random_state=0)
 y = (y - y.mean()) / y.std()
@@ -124,6 +126,7 @@ def test_finds_what_a_fine_grid_finds() -> None:
 
 def test_the_response_is_that_of_out_of_fold_predictions() -> None:
     found = search(max_fits=33, prior=1e9, guard=False).fit(X, y)  # nothing moves, so J is that of the start
+    assert np.isnan(found.response_error_)
     assert found.response_.shape == (150, 7)
     assert found.names_[-1] == "kernelridge__alpha"
 
@@ -135,6 +138,25 @@ def test_the_response_is_that_of_out_of_fold_predictions() -> None:
     assert np.allclose(found.response_[:, 2], (at(scale__log_scale=scales) - start) / 0.1, atol=1e-9)
     factor = np.exp(np.log(1e6) / 100)
     assert np.allclose(found.response_[:, 6], (at(kernelridge__alpha=0.1 * factor) - start) / 0.1, atol=1e-9)
+
+
+@pytest.mark.parametrize("fits", [45, 63, 150])
+def test_how_far_the_response_is_off_is_told(fits: int) -> None:
+    """A short search ends amid long steps: J is that of places it has left, off by its own size."""
+    found = search(max_fits=fits).fit(X, y)
+    best = Space(SPACE, clone(MODEL).set_params(**found.best_params_).get_params())
+
+    def at(x: torch.Tensor) -> Any:
+        return cross_val_predict(clone(MODEL).set_params(**best.values(x)), X, y, cv=3)
+
+    wanted = np.empty((150, 7))
+    for j, way in enumerate(0.02 * torch.eye(7).double()):
+        up, down = (best.start + way).clamp(max=10), (best.start - way).clamp(min=0)
+        wanted[:, j] = (at(up) - at(down)) / float((up - down).sum())
+    known = np.isfinite(found.response_).all(0)
+    off = np.linalg.norm((found.response_ - wanted)[:, known]) / np.linalg.norm(wanted[:, known])
+    assert found.response_error_ == pytest.approx(off, rel=0.3)
+    assert (off < 0.25) == (fits == 150)
 
 
 def test_learns_which_features_matter_and_holds_on_new_rows() -> None:
@@ -341,6 +363,12 @@ def test_what_is_not_smooth_is_refused() -> None:
     with pytest.warns(NoResponseWarning):
         found = search(make_pipeline(Scale(), tree), {"scale__log_scale": Linear(-5, 5, size=6)}).fit(X, y)
     assert found.best_index_ == 0
+    share = make_pipeline(SelectPercentile(f_regression, percentile=50), Ridge())
+    with pytest.warns(NoResponseWarning, match="or by jumps further away.*Optuna"):
+        search(share, {"selectpercentile__percentile": Linear(5, 100)}).fit(X, y)
+    with pytest.raises(RoughResponseError, match="random_state") as told:
+        search(drawn, {"alpha": Log(1e-6, 10)}).fit(X, y)
+    assert "tol" not in str(told.value), "no tolerance mends what is drawn"
 
 
 def test_options() -> None:
@@ -369,6 +397,9 @@ def test_warnings_say_what_to_do() -> None:
         search(cv=held_out, max_fits=20).fit(X, y)
     with pytest.raises(RequirementError, match="7 hyperparameters cannot be told from 5 rows in the test folds"):
         search(cv=ShuffleSplit(1, test_size=5, random_state=0), max_fits=20).fit(X, y)
+    some = {"kernelridge__sample_weight": np.where(np.arange(150) % 4 == 0, 2.0, 0.0)}
+    with pytest.warns(SearchWarning, match="38 rows with a weight above 0 for 7 hyperparameters"):
+        search(max_fits=15).fit(X, y, **some)
     space = {"scale__log_scale": Linear(-5, 5, size=6)}
     with pytest.warns(SearchWarning, match=r"noisy.*Better make svc__tol=0\.1 a hundredth"):
         search(make_pipeline(Scale(), SVC(tol=0.1, gamma=0.3)), space, max_fits=60).fit(X, y > 0)

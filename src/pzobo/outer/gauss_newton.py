@@ -334,7 +334,14 @@ class Stepped(Bilevel):
                 NoResponseWarning,
                 stacklevel=2,
             )
-        if self._roughness >= ROUGH:
+        if not all(bool(r.isfinite().all()) for r in found):
+            warnings.warn(
+                f"The training diverges {2 * width:g} or less away from x0: differences of mu={width:g} tell nothing "
+                "there. Try a smaller mu, or shorter steps of the solver.",
+                AuditWarning,
+                stacklevel=2,
+            )
+        elif self._roughness >= ROUGH:
             warnings.warn(
                 f"y changes by jumps, or by chance, with x: kappa = {self._roughness:.2g} (.02 to .07 is smooth) for "
                 f"differences of mu={width:g}. Steps by the response mean little here: try a larger mu, a longer or "

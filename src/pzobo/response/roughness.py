@@ -63,8 +63,9 @@ class Smoothness:
         """Refuse a response that is no function to take differences of; say so if nothing responds."""
         if math.isnan(self.kappa):
             warnings.warn(
-                "The predictions do not change with the hyperparameters at all (trees do not see the scale of a "
-                "feature, for one): the start is kept.",
+                "The predictions do not change when the hyperparameters change a little: they do not respond (trees do "
+                "not see the scale of a feature, for one), or by jumps further away, as to counts and shares of "
+                "features. The start is kept. For jumps use Optuna.",
                 NoResponseWarning,
                 stacklevel=2,
             )

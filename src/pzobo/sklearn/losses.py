@@ -79,27 +79,28 @@ def decisions(fitted: Any, X: Any) -> Any:
     """The decision function, with a column for each class that the estimator knows.
 
     SVC and NuSVC decide between pairs of classes. Of more than two classes their decision function counts votes, which
-    jump, or has a column for each pair. Here a class has the sum of its decisions against the others.
+    jump, or has a column for each pair. Here a class has the sum of its decisions against the others, inside of
+    pipelines and searches too.
     """
-    count, steps = len(fitted.classes_), list(getattr(fitted, "steps", ()))
-    name, last = steps[-1] if steps else ("", fitted)
-    if count < 3 or not hasattr(last, "decision_function_shape"):
+    if hasattr(fitted, "best_estimator_"):
+        return decisions(fitted.best_estimator_, X)
+    if steps := list(getattr(fitted, "steps", ())):
+        return decisions(steps[-1][1], fitted[:-1].transform(X) if len(steps) > 1 else X)
+    count = len(fitted.classes_)
+    if count < 3 or not hasattr(fitted, "decision_function_shape"):
         found = np.asarray(fitted.decision_function(X), dtype=float)
         found = np.stack([np.zeros_like(found), found], 1)[:, :count] if found.ndim == 1 else found
     else:
-        last = copy.copy(last)
-        last.decision_function_shape = "ovo"
-        if steps:
-            fitted = copy.copy(fitted)
-            fitted.steps = [*steps[:-1], (name, last)]
-        against = np.asarray((fitted if steps else last).decision_function(X), dtype=float)
+        fitted = copy.copy(fitted)
+        fitted.decision_function_shape = "ovo"
+        against = np.asarray(fitted.decision_function(X), dtype=float)
         found = np.zeros((len(against), count))
         for decided, (one, other) in zip(against.T, itertools.combinations(range(count), 2), strict=True):
             found[:, one] += decided
             found[:, other] -= decided
     if found.shape[1] != count:
         raise RequirementError(
-            f"decision_function of {type(last).__name__} has {found.shape[1]} columns for {count} classes: which "
+            f"decision_function of {type(fitted).__name__} has {found.shape[1]} columns for {count} classes: which "
             "belongs to which class is not known. Take an estimator with predict_proba, such as "
             "CalibratedClassifierCV of it."
         )

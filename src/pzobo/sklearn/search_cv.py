@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -61,16 +62,20 @@ class ResponseSearchCV(PredictingSearchCV):
         random_state: of the direction in which smoothness is tried, of restarts and of other folds.
         error_score: as in `GridSearchCV`. A step to where fits fail is not taken.
         return_train_score: as in `GridSearchCV`.
-        guard: fit the start and the best candidate on other folds too, for `report_`.
+        guard: fit the start and the best candidate on other folds too, for `report_`, and a candidate for
+            `response_error_`. These fits are not counted in `max_fits`.
 
     Attributes:
         response_: J where the search stood at its end, an array of (rows, outputs..., p) in units of a hyperparameter:
             a tenth of its box. Rows are those of X that are in test folds, in its order; where folds share some, those
-            of the folds one after the other. A column that the budget was too small to measure is NaN.
+            of the folds one after the other. A column that the budget was too small to measure is NaN; others are as
+            old as their last measurement, and corrected since.
+        response_error_: by which part J is off there, along one direction that moves all measured hyperparameters; NaN
+            without `guard`.
         names_: the p names of its last axis.
         prior_: the strength of the prior at the end.
         report_: losses of the start and of the best candidate, on the folds, on other folds and on held-out rows.
-        roughness_: kappa of the page "Search"; .02 to .07 is smooth, above 1 is refused.
+        roughness_: kappa of the page "Search"; .02 to .07 is smooth, .75 and more is refused.
         cv_results_: as in `GridSearchCV`, with the columns "loss" and "kind", what an evaluation was for.
         best_index_: as in `GridSearchCV`, as are `best_params_`, `best_score_`, `best_estimator_`, `scorer_`,
             `n_splits_`, `refit_time_`, `multimetric_`, `classes_`, `n_features_in_` and `feature_names_in_`.
@@ -96,7 +101,7 @@ class ResponseSearchCV(PredictingSearchCV):
 
     _temporary = (
         *PredictingSearchCV._temporary,
-        *("_own_params", "_space", "_weights", "_random", "_run", "_best", "_loss", "_guarded", "_outputs"),
+        *("_own_params", "_space", "_weights", "_random", "_run", "_best", "_loss", "_guarded", "_off", "_outputs"),
     )
 
     def __init__(
@@ -197,11 +202,14 @@ class ResponseSearchCV(PredictingSearchCV):
         try:
             best = self._run.run()
         except RoughResponseError as error:
-            advice = f" If {self._tolerances()} is coarse, a hundredth of it may do." if self._tolerances() else ""
+            jumps = bool(self._run.places) and bool(self._run.smoothness.found)  # no tolerance mends the other reasons
+            coarse = self._tolerances() if jumps else ""
+            advice = f" If {coarse} is coarse, a hundredth of it may do." if coarse else ""
             raise RoughResponseError(f"{error}{advice}") from None
         self._best = best
         self._chosen = sum(self._recorded[: next(i for i, place in enumerate(self._run.places) if place is best)])
         self._guarded = self._on_other_folds(best, seed) if self.guard else None
+        self._off = self._response_error(seed) if self.guard else math.nan
 
     def _evaluate_at(self, points: Sequence[Tensor], kind: str) -> list[Tensor | None]:
         try:
@@ -225,8 +233,11 @@ class ResponseSearchCV(PredictingSearchCV):
     def _look_at_rows(self, r: Any) -> None:
         """The loss of the out-of-fold rows; and whether there are enough of them."""
         self._loss = self._loss_on(self._splits, r)
-        n, p = len(np.unique(self._splits.rows)), len(self._space)  # rows that are in no test fold tell nothing
-        where = "" if n == len(self._splits.y) else " in the test folds"
+        rows = np.unique(self._splits.rows)  # those that are in no test fold, or have no weight, tell nothing
+        where = "" if len(rows) == len(self._splits.y) else " in the test folds"
+        if self._weights is not None and not (weighty := np.asarray(self._weights)[rows] > 0).all():
+            rows, where = rows[weighty], f"{where} with a weight above 0"
+        n, p = len(rows), len(self._space)
         unseen = self._splits.unseen() if self._outputs.classes is not None else 0
         if unseen:
             warnings.warn(
@@ -278,6 +289,7 @@ class ResponseSearchCV(PredictingSearchCV):
         J = run.steps.J.masked_fill(run.steps.age < 0, torch.nan).numpy().reshape(*self._loss.shape, len(space))
         rows = self._splits.rows
         self.response_ = J[np.argsort(rows)] if len(np.unique(rows)) == len(rows) else J
+        self.response_error_ = self._off
         folds = Losses(values[0], self._best.value)
         self.report_ = Report(
             folds, self._guarded, test, len(values), len(values) * self.n_splits_, len(self._splits.y), len(space)
@@ -325,6 +337,21 @@ class ResponseSearchCV(PredictingSearchCV):
         if any(r is None for r in found):
             return None
         return Losses(*(self._value(self._loss_on(other, r), r, place) for place, r in zip(places, found, strict=True)))
+
+    def _response_error(self, seed: int) -> float:
+        """|r(x + s) - r(x) - J s| / |r(x + s) - r(x)| at J's place, for an s as long as a difference."""
+        steps = self._run.steps
+        here, known = steps.best, steps.age >= 0
+        if not bool(known.any()):
+            return math.nan
+        signs = torch.randint(0, 2, known.shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(here.x)
+        s = torch.where(known, 2 * signs - 1, 0) * steps.width / math.sqrt(int(known.sum()))
+        s = torch.where((here.x + s < steps.low) | (here.x + s > steps.high), -s, s)
+        (found,) = self._outputs_of([self._space.values(here.x + s)], "guard", self._splits)
+        if found is None:
+            return math.nan
+        change = torch.tensor(found).flatten() - here.r
+        return float((change - steps.J @ s).norm() / change.norm())
 
     def _on_test(self, X: Any, y: Any, test: tuple[Any, Any], params: Any, outputs: Outputs) -> Losses:
         X_test, y_test = test
