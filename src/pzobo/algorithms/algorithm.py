@@ -108,6 +108,9 @@ class Algorithm(ABC, Generic[C]):
     compile: bool = False
     audit: bool | Literal["error"] = True
 
+    warm_start: ClassVar[bool] = True
+    """Each step goes on from the y of the one before."""
+
     not_compiled: ClassVar[str] = ""
     """Why a step cannot be compiled, if it cannot."""
 
