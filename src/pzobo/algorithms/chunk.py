@@ -164,7 +164,7 @@ class Chunk(Generic[C]):
         before = torch.get_rng_state()
         try:
             with torch.no_grad(), calls() as found:
-                made = self.algorithm.step(recorder, self.layout.build(self.layout.leaves(carried)))
+                made = self.algorithm._checked_step(recorder, self.layout.build(self.layout.leaves(carried)))
             drew = not torch.equal(before, torch.get_rng_state())
         except RuntimeError as error:
             if "in-place" not in str(error):
