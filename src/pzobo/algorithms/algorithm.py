@@ -24,6 +24,7 @@ from pzobo.outer.objective import Objective, Turns
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
+from pzobo.tensors.checks import check_x
 from pzobo.tensors.replay import uncached
 from pzobo.tensors.saved import no_saved_tensor_hooks
 
@@ -291,6 +292,7 @@ class Memory(Objective, Generic[C]):
     def _take(self, carried: C, k: int) -> None:
         """What is carried after step k."""
         if self.algorithm.check and not trees.is_finite(carried.y.leaves):
+            check_x(self.at.x.leaves)
             raise DivergenceError(
                 f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {k}: its steps may "
                 "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer. Or is a NaN in the "
