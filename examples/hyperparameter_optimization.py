@@ -1,10 +1,12 @@
 """One l2 strength for each weight of a linear classifier: 650 hyperparameters, on scikit-learn's digits.
 
-The validation loss does not contain x at all, so the whole hypergradient is the response term: Direct learns nothing.
+The validation loss does not contain x, so Direct learns nothing. On unseen data the ordinary model is the best.
 """
 
 import torch
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from torch.nn.functional import cross_entropy
 
 import pzobo
@@ -18,19 +20,13 @@ X, t = torch.tensor(X, dtype=torch.float32)[order], torch.tensor(t)[order]
 train, val, test = zip(X.split([150, 600, 1047]), t.split([150, 600, 1047]), strict=True)
 
 
-def logits(y, X):
-    return X @ y["weight"] + y["bias"]
+def outer_loss(y, batch):
+    return cross_entropy(batch[0] @ y["weight"] + y["bias"], batch[1])
 
 
 def inner_loss(x, y, batch):
-    X, t = batch
     penalty = sum((x[name].exp() * y[name].square()).sum() for name in y)
-    return cross_entropy(logits(y, X), t) + 0.5 * penalty
-
-
-def outer_loss(y, batch):
-    X, t = batch
-    return cross_entropy(logits(y, X), t)
+    return outer_loss(y, batch) + 0.5 * penalty
 
 
 y0 = {"weight": torch.zeros(64, 10), "bias": torch.zeros(10)}
@@ -56,3 +52,9 @@ for name, jacobian in jacobians.items():
     found[name] = losses[0], losses[-1]
     unseen = outer_loss(argmin(x, y0, train), test).item()
     print(f"{name:22s} validation loss {losses[0]:.4f} -> {losses[-1]:.4f}, on unseen data {unseen:.4f}")
+
+both = [torch.cat(pair) for pair in zip(train, val, strict=True)]
+again = outer_loss(argmin(x, y0, both), test).item()
+search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.1, 0.3, 1, 3, 10]}, scoring="neg_log_loss")
+ordinary = -search.fit(*both).score(*test)
+print(f"on unseen data: {name}, fitted again on all data {again:.4f}, ordinary logistic regression {ordinary:.4f}")

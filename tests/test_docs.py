@@ -151,6 +151,7 @@ def test_hyperparameter_optimization(example: tuple[dict, str]) -> None:
     assert unrolled < pzobo_ < start
     assert unrolled < 0.6 * start
     assert printed.count("validation loss") == 3
+    assert f"ordinary logistic regression {example[0]['ordinary']:.4f}" in printed
 
 
 @pytest.mark.parametrize("example", ["black_box.py"], indirect=True)

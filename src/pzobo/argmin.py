@@ -29,7 +29,7 @@ from pzobo.inner.problem import Call, InnerProblem, Reached
 from pzobo.inner.questions import Questions
 from pzobo.inner.solution import Solution, diagnose
 from pzobo.inner.solver import Iterative, Solver
-from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.base import Jacobian, check_jacobian
 from pzobo.jacobians.direct import Direct
 from pzobo.jacobians.directional import Directional
 from pzobo.jacobians.over_rows import check_rows
@@ -158,10 +158,7 @@ class Argmin:
         """Take a solver and a Jacobian, if they go together and with the rest."""
         if not isinstance(solver, Solver):
             raise OptionError(f"solver={solver!r}: give one of GD, HeavyBall, Adam, AdamW, ClosedForm or BlackBox.")
-        if not isinstance(jacobian, Jacobian):
-            raise OptionError(
-                f"jacobian={jacobian!r}: give one of Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct."
-            )
+        check_jacobian(jacobian)
         jacobian.check(solver)
         if solver.opaque:
             if self.prepare is not None:

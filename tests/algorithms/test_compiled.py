@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,14 @@ def test_random_losses_and_buffers_are_refused() -> None:
         objective = A.SOBA(0.1, **SIZES, compile=True).start(problem)
         with pytest.raises(CompileError, match=what):
             objective.outer_loss()
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
+def test_sparse_tensors_of_torch_are_refused(layout: torch.layout) -> None:
+    dense = Logistic().problem()
+    train = (dense.train[0].to_sparse(layout=layout), *dense.train[1:])
+    with pytest.raises(CompileError, match=r"SparseMatrix\.from_torch"):
+        A.SOBA(0.1, compile=True).start(replace(dense, train=train))
 
 
 @dataclass(frozen=True)

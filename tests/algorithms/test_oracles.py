@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,19 @@ def test_what_an_algorithm_cannot_start_from_is_refused() -> None:
         A.SOBA().start(pzobo.Problem(case.inner_loss, case.outer_loss, case.x0, ()))
     with pytest.raises(StructureError, match="int64"):
         A.SOBA().start(pzobo.Problem(case.inner_loss, case.outer_loss, case.x0, torch.arange(3)))
+
+
+def test_an_x_that_is_lost_is_said() -> None:
+    """The first D is zero, and Adam's eps is too in float16: y follows x, and its own steps are not to blame."""
+    case = Quadratic().problem()
+    problem = replace(
+        case,
+        inner_loss=lambda x, y, batch: case.inner_loss(x.double(), y, batch),
+        outer_loss=lambda x, y, batch: case.outer_loss(case.x0, y, batch),
+        x0=case.x0.half(),
+    )
+    with pytest.raises(NonFiniteError, match="x holds NaN or infinity"):
+        pzobo.fit(problem, make("SOBA"), 5, lr=0.1, evaluate_every=0)
 
 
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - {"SAMA", "BVFIM"}))

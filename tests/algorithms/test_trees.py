@@ -138,3 +138,18 @@ def test_dtypes(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     assert (x.dtype, y.dtype) == dtypes
     torch.testing.assert_close(x.double(), x_wide, rtol=100 * eps, atol=30 * eps)
     torch.testing.assert_close(y.double(), y_wide, rtol=100 * eps, atol=30 * eps)
+
+
+@each
+def test_numbers_without_dimensions(name: str) -> None:
+    """An intercept in y, a strength in x: the steps are those of tensors of one number."""
+
+    def problem(shape: tuple[int, ...]) -> pzobo.Problem:
+        def inner(x: Any, y: Any, batch: Any) -> Tensor:
+            return (y["a"] - x).square().sum() + (y["b"] + y["a"]).square().sum()
+
+        start = {name: torch.full(shape, 0.5, dtype=DOUBLE) for name in ("a", "b")}
+        return pzobo.Problem(inner, lambda x, y, batch: (y["b"] - 1).square().sum(), torch.zeros(shape).double(), start)
+
+    for found, expected in zip(run(problem(()), name)[:2], run(problem((1,)), name)[:2], strict=True):
+        torch.testing.assert_close(found, expected)

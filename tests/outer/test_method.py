@@ -151,6 +151,8 @@ def test_a_state_of_another_shape_is_refused() -> None:
         ({"solver": pzobo.ClosedForm(lambda z, b: z), "batch_size": 3}, "ClosedForm makes none"),
         ({"jacobian_batches": 2}, "batch_size="),
         ({"mixed": "some"}, 'must be "all"'),
+        ({"jacobian": pzobo.Unrolled}, "give one of Auto"),
+        ({"jacobian": pzobo.algorithms.SOBA()}, "a method by itself, for fit"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:

@@ -53,6 +53,12 @@ def test_seeds_and_epochs_differ() -> None:
     assert len(set(firsts)) == len(firsts)
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+def test_layouts_that_have_no_rows_are_refused(layout: torch.layout) -> None:
+    with pytest.raises(BatchError, match=r"SparseMatrix\.from_torch"):
+        Minibatches({"a": torch.eye(6).to_sparse(layout=layout), "b": torch.arange(6)}, 4)
+
+
 def test_the_same_rows_of_every_tensor_dense_or_sparse() -> None:
     dense = torch.eye(6)[:, :4] + 1
     sparse = pzobo.SparseMatrix.from_torch(dense.to_sparse_csr())

@@ -63,6 +63,24 @@ def test_who_cannot_is_told_before_the_run() -> None:
         pzobo.fit(bare, soba, 4, refit=pzobo.GD(0.3, 5))
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        pzobo.Method(pzobo.GD(0.3, 2), warm_start=True),
+        pzobo.Method(pzobo.GD(0.3, 2), warm_start="state"),
+        pzobo.HOZOG(pzobo.GD(0.3, 2), mu=0.1, warm_start=True),
+        pzobo.algorithms.SAMA(pzobo.GD(0.3, 2)),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_steps_that_go_on_from_the_last_y_are_too_few_from_y0(method: Any) -> None:
+    """Two steps from y0 are no fit, though y itself has had two at each outer step."""
+    with pytest.raises(OptionError, match="goes on at each outer step from where y was"):
+        pzobo.fit(ridge(), method, 4, lr=0.1, refit=True)
+    found = pzobo.fit(ridge(), method, 4, lr=0.1, refit=pzobo.GD(0.3, 500))
+    torch.testing.assert_close(found.refit, formula(ridge(), found.x.detach()), rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("make", [data_cleaning, reweighting, logistic_ho, source_weights])
 def test_practical_problems_say_what_all_data_is(make: Any) -> None:
     """g on all data is the weighted mean of g on the training data and of the loss of the validation data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from pzobo.outer.objective import Objective, Turns
 from pzobo.outer.problem import Problem
 from pzobo.tensors import trees
 from pzobo.tensors.attach import attach
+from pzobo.tensors.checks import check_x
 from pzobo.tensors.replay import uncached
 from pzobo.tensors.saved import no_saved_tensor_hooks
 
@@ -108,6 +109,9 @@ class Algorithm(ABC, Generic[C]):
     compile: bool = False
     audit: bool | Literal["error"] = True
 
+    warm_start: ClassVar[bool] = True
+    """Each step goes on from the y of the one before."""
+
     not_compiled: ClassVar[str] = ""
     """Why a step cannot be compiled, if it cannot."""
 
@@ -128,6 +132,23 @@ class Algorithm(ABC, Generic[C]):
         A step that looks at `at.k` and is to be compiled must say so here.
         """
         return True
+
+    def _checked_step(self, at: Oracles, now: C) -> Step[C]:
+        """The first step of a run: it must give what a step gives, in the shapes that are there."""
+        made = self.step(at, now)
+        who = f"{type(self).__name__}.step"
+        wanted: tuple[type, ...] = (type(now), Tensor, Vector)
+        parts = (made.carried, made.value, made.direction) if isinstance(made, Step) else ()
+        if not parts or not all(isinstance(part, kind) for part, kind in zip(parts, wanted, strict=True)):
+            found = f"Step({', '.join(type(part).__name__ for part in parts)})" if parts else type(made).__name__
+            names = ", ".join(kind.__name__ for kind in wanted)
+            raise StructureError(f"{who} gave {found}; expected Step({names}): what is carried, f, and D.")
+        for name, new, like in (("y", made.carried.y, now.y), ("D", made.direction, at.x)):
+            shapes, expected = ([tuple(t.shape) for t in v.leaves] for v in (new, like))
+            if shapes != expected:
+                what = "of x" if name == "D" else "as before"
+                raise StructureError(f"{who} gave {name} with the shapes {shapes}; expected those {what}, {expected}.")
+        return made
 
     def start(self, problem: Problem, seed: int = 0) -> Memory[C]:
         """The objective of a problem, at x0."""
@@ -192,7 +213,7 @@ class Memory(Objective, Generic[C]):
 
     Raises:
         RequirementError: the problem has no inner loss.
-        StructureError: a tensor of the data requires a gradient.
+        StructureError: a tensor of the data requires a gradient, or `begin` gave no record with y.
 
     Examples:
         >>> problem = pzobo.problems.quadratic(p=3, d=2)
@@ -211,7 +232,8 @@ class Memory(Objective, Generic[C]):
         self.at = Oracles(problem, self.x, sizes, products or "autodiff", seed)
         self._witness = Witness(self.at, products, algorithm.audit)
         with torch.no_grad():
-            self.carried = algorithm.begin(self.at)
+            self.carried = _record(algorithm, algorithm.begin(self.at))
+        self._tried = False
         self.y = self._tree(self.carried.y)
         self._chunk: Chunk[C] | None = None
         if algorithm.compile:
@@ -247,8 +269,10 @@ class Memory(Objective, Generic[C]):
         if self._chunk is not None and self._chunk.ahead(1):
             return self._compiled_step(self._chunk)
         at.next()
+        step = self.algorithm.step if self._tried else self.algorithm._checked_step
         with torch.no_grad(), no_saved_tensor_hooks(), uncached():
-            made = self.algorithm.step(at, self.carried)
+            made = step(at, self.carried)
+        self._tried = True
         at.fetch()
         self._take(made.carried, at.k)
         at.k += 1
@@ -268,6 +292,7 @@ class Memory(Objective, Generic[C]):
     def _take(self, carried: C, k: int) -> None:
         """What is carried after step k."""
         if self.algorithm.check and not trees.is_finite(carried.y.leaves):
+            check_x(self.at.x.leaves)
             raise DivergenceError(
                 f"{type(self.algorithm).__name__}: y has left the finite numbers at outer step {k}: its steps may "
                 "be too long; try a smaller lr, or a smaller learning rate of the outer optimizer. Or is a NaN in the "
@@ -357,6 +382,16 @@ def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     hooks = any(getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post"))
     more = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
     return not hooks and not more
+
+
+def _record(algorithm: Algorithm[C], carried: C) -> C:
+    """What `begin` gave, if it is what an algorithm can carry."""
+    if not (is_dataclass(carried) and isinstance(getattr(carried, "y", None), Vector)):
+        raise StructureError(
+            f"{type(algorithm).__name__}.begin gave a {type(carried).__name__}; expected a frozen dataclass of "
+            "Vectors, tensors and numbers, with a Vector y among them."
+        )
+    return carried
 
 
 def _saved(value: Any) -> Any:

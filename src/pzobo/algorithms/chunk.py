@@ -109,8 +109,14 @@ class Chunk(Generic[C]):
         self.algorithm, self._at, self._sizes = algorithm, at, sizes
         self.layout = Layout.of(carried)
         for data, size in ((at.train, sizes[0]), (at.val, sizes[1])):
-            if size is not None and any(isinstance(leaf, SparseMatrix) for leaf in Plan.take(data)[0]):
+            leaves = Plan.take(data)[0]
+            if size is not None and any(isinstance(leaf, SparseMatrix) for leaf in leaves):
                 raise CompileError("compile=True does not take batches of sparse data: use compile=False.")
+            if any(leaf.layout != torch.strided for leaf in leaves if isinstance(leaf, Tensor)):
+                raise CompileError(
+                    "compile=True does not take torch's own sparse tensors: use compile=False, or give "
+                    "pzobo.SparseMatrix.from_torch(tensor)."
+                )
         self.source: Source = _source(at, sizes, k)
         self._asked: Asked | None = None
         self._loops: dict[Any, Loop] = {}
@@ -164,7 +170,7 @@ class Chunk(Generic[C]):
         before = torch.get_rng_state()
         try:
             with torch.no_grad(), calls() as found:
-                made = self.algorithm.step(recorder, self.layout.build(self.layout.leaves(carried)))
+                made = self.algorithm._checked_step(recorder, self.layout.build(self.layout.leaves(carried)))
             drew = not torch.equal(before, torch.get_rng_state())
         except RuntimeError as error:
             if "in-place" not in str(error):

@@ -31,7 +31,8 @@ def apply(response: Vector, x: Vector) -> Vector:
 
 def transposed(response: Vector, v: Vector, like: Vector) -> Vector:
     """T^T v, in the shapes of x."""
-    parts: list[Tensor] = [t.flatten(1) @ s.reshape(-1) for t, s in zip(response.leaves, v.leaves, strict=True)]
+    pairs = zip(response.leaves, v.leaves, strict=True)
+    parts: list[Tensor] = [t.reshape(len(t), -1) @ s.reshape(-1) for t, s in pairs]
     return like.shaped(torch.stack(parts).sum(0))
 
 

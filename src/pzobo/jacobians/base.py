@@ -21,6 +21,15 @@ NEEDS = {
 }
 
 
+def check_jacobian(jacobian: Any) -> None:
+    """Refuse what is no Jacobian."""
+    if not isinstance(jacobian, Jacobian):
+        raise OptionError(
+            f"jacobian={jacobian!r}: give one of Auto, PZOBO, Implicit, Unrolled, ForwardMode, Nudged or Direct. An "
+            "algorithm such as SOBA has none: it is a method by itself, for fit."
+        )
+
+
 class Jacobian(ABC):
     """An answer to the question: given v = df/dy, what is (dy/dx)^T v?
 

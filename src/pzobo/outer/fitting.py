@@ -146,7 +146,8 @@ def fit(
         warm_up: make one step without a trace before the clock starts, so that it does not count compilation.
         clock: what `seconds` are measured by; `time.process_time`, the time of the processor, on a busy machine.
         refit: fit the model once more at the end, at the found x and on all data, the validation data included; by the
-            method's solver, or by the one that is given. The problem's `all_data` says what that is. The model is
+            method's solver, or by the one that is given, which a method needs whose steps go on from the last y
+            (`warm_start=True`, `SAMA`). The problem's `all_data` says what that is. The model is
             `found.refit`.
         tensorboard: write the metrics for TensorBoard too, into the folder.
         progress: a progress bar; by default on a terminal if rich is installed.

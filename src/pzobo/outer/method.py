@@ -8,7 +8,7 @@ from typing import Literal
 from pzobo import deprecated
 from pzobo.errors import OptionError
 from pzobo.jacobians.auto import Auto
-from pzobo.jacobians.base import Jacobian
+from pzobo.jacobians.base import Jacobian, check_jacobian
 from pzobo.jacobians.pzobo import PZOBO
 from pzobo.outer.bilevel import Batches, Bilevel, Mixed, check_warm_start
 from pzobo.outer.hozog import HOZOG
@@ -60,6 +60,7 @@ class Method:
     audit: bool | Literal["error"] = True
 
     def __post_init__(self) -> None:
+        check_jacobian(self.jacobian)
         self._batches.check(self.solver)
         check_warm_start(self.warm_start, self.solver)
         if self.around not in ("inner", "objective"):

@@ -40,6 +40,12 @@ class Minibatches:
                 f"Minibatches need tensors with the same number of rows, in the problem's train or val; found {found}. "
                 "Without a batch size the data is given to the loss as it is."
             )
+        for leaf in leaves:
+            if leaf.layout not in (torch.strided, torch.sparse_coo):
+                raise BatchError(
+                    f"Minibatches cannot take rows of a tensor in the layout {leaf.layout}: give "
+                    "pzobo.SparseMatrix.from_torch(tensor)."
+                )
         (self.rows,) = counts
         self.data, self.size, self.seed = data, whole("batch size", size), seed
         if self.size > self.rows:

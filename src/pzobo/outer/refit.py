@@ -9,6 +9,7 @@ import torch
 
 from pzobo.argmin import Argmin
 from pzobo.errors import OptionError, RequirementError
+from pzobo.inner.solver import Iterative
 from pzobo.jacobians.direct import Direct
 from pzobo.outer.problem import Problem
 from pzobo.solvers import Solver
@@ -26,6 +27,12 @@ def refit_solver(problem: Any, method: Any, refit: bool | Solver) -> Solver | No
             "all_data=, a function of x, train and val."
         )
     solver = getattr(method, "solver", None) if refit is True else refit
+    if refit is True and isinstance(solver, Iterative) and getattr(method, "warm_start", False):
+        raise OptionError(
+            f"refit=True: {type(method).__name__} goes on at each outer step from where y was. A last fit begins at "
+            "y0, from where its steps may be too few: give a solver that makes enough, as in "
+            "refit=pzobo.GD(lr=0.1, steps=500)."
+        )
     if not isinstance(solver, Solver):
         raise OptionError(
             f"refit={refit!r}: {type(method).__name__} has no solver of its own; give one, as in "
