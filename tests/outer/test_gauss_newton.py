@@ -321,3 +321,23 @@ def test_options() -> None:
         pzobo.fit(problem(), method(linear, low=1.0, high=2.0), 1)
     with pytest.raises(OptionError, match="four times"):
         pzobo.fit(problem(), method(linear, mu=1.0, low=-1.0, high=1.0), 1)
+
+
+def test_two_strengths_of_the_prior_do_not_take_turns_for_ever() -> None:
+    """The evidence at each of two places asks for the strength of the other: f was .380, .427, .380, ..."""
+    drawn = torch.Generator().manual_seed(0)
+    w, X, V, noise, more = (torch.randn(*shape, generator=drawn) for shape in ((6,), (60, 6), (60, 6), (60,), (60,)))
+    w[3:] = 0
+    train, val = (X, X @ w + 0.5 * noise), (V, V @ w + 0.5 * more)
+
+    def inner(x: Any, y: Tensor, batch: Any) -> Tensor:
+        return (batch[0] @ y - batch[1]).square().mean() + (x["decay"].exp() * y.square()).sum() + 0 * x["shift"]
+
+    def outer(x: Any, y: Tensor, batch: Any) -> Tensor:
+        return (batch[0] @ y + x["shift"] - batch[1]).square().mean()
+
+    start = {"decay": torch.full((6,), -2.0), "shift": torch.tensor(0.0)}
+    ridge = pzobo.Problem(inner, outer, start, torch.zeros(6), train, val)
+    steps = pzobo.GaussNewton(pzobo.GD(0.1, 100), pzobo.PZOBO(mu=0.05, directions=7), compile=False)
+    losses = [row["outer_loss"] for row in pzobo.fit(ridge, steps, 16).history]
+    assert abs(losses[-1] - losses[-2]) < 0.005

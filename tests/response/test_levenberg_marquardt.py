@@ -221,6 +221,23 @@ def test_the_prior_falls_where_rows_are_many_and_holds_where_they_tell_nothing()
     assert silent.log_evidence() <= tells.log_evidence()
 
 
+def test_a_prior_that_turns_back_settles() -> None:
+    """The evidence at each of two places asks for the other's strength. One that asks for the same again is reached."""
+    steps = started(curved, "evidence")
+    taken = []
+    for k in range(400):
+        steps._strengthen(100.0 if k % 2 else 0.01)
+        taken.append(steps.alpha)
+    assert taken[:6] == pytest.approx([0.25, 1, 0.25, 1, 0.5, 0.5 * 4 ** (1 / 3)])
+    assert abs(math.log(taken[-1] / taken[-2])) == pytest.approx(math.log(4) / 397, rel=0.01)
+    for _ in range(3000):
+        steps._strengthen(100.0)
+    assert steps.alpha == pytest.approx(100)
+    steps.begin(steps.x0, curved(steps.x0))
+    steps._strengthen(100.0)
+    assert steps.alpha == pytest.approx(4), "a new start knows nothing of the old turns"
+
+
 def test_goes_on_from_a_state_in_the_same_bits() -> None:
     one, two = started(curved, "evidence", renew=2), started(curved, "evidence", renew=2)
     for _ in range(3):

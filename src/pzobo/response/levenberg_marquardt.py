@@ -27,6 +27,9 @@ WIDEST = 0.12
 FACTOR = 4.0
 """The prior's strength changes by this much at most from one place to the next: the evidence at a place knows only what
 is near it."""
+FREE_TURNS = 3
+"""After so many changes of its direction it may change by less, as one over their number (Kesten, 1958): two places
+whose evidence asks for each other would take turns for ever. Steps of this kind still reach any strength."""
 LONGEST = 3.0
 """No step is longer in any coordinate, in units of x."""
 SHORTER = 4.0
@@ -140,6 +143,7 @@ class LevenbergMarquardt:
         self.failures = 0
         self.promised = math.inf
         self.moved = False
+        self.way, self.turns = 0.0, 0
 
     def begin(self, x: Tensor, r: Tensor) -> None:
         """Start at x anew, with a J that is not known."""
@@ -148,6 +152,7 @@ class LevenbergMarquardt:
         self.age.fill_(-1)
         self.damping, self.failures, self.promised = 1.0, 0, math.inf
         self.alpha, self.moved = self._first_alpha(), False
+        self.way, self.turns = 0.0, 0
 
     def _first_alpha(self) -> float:
         """1 is a deviation of one unit; the evidence takes it from there."""
@@ -233,8 +238,7 @@ class LevenbergMarquardt:
         if terms.prior == "evidence" and self.moved and bool(known.all()):
             self.moved = False
             g, B = self._expansion()
-            found = strength(weight * g, positive(weight * B), away, least=WIDEST)
-            self.alpha = min(max(found, self.alpha / FACTOR), self.alpha * FACTOR)
+            self._strengthen(strength(weight * g, positive(weight * B), away, least=WIDEST))
         f, damping, alpha = self._along(), self.damping, self.alpha
 
         def price(v: Tensor) -> Tensor:
@@ -250,6 +254,14 @@ class LevenbergMarquardt:
         s = v[:p]
         self.promised = float(price(start) - price(v) + 0.5 * damping * s.square().sum())
         return (here.x + s).clamp(self.low, self.high)
+
+    def _strengthen(self, found: float) -> None:
+        """Take the strength of the prior that the evidence asks for, or what is allowed of it."""
+        way = found - self.alpha
+        self.turns += way * self.way < 0
+        self.way = way
+        most = FACTOR ** (1 / max(1, 1 + self.turns - FREE_TURNS))
+        self.alpha = min(max(found, self.alpha / most), self.alpha * most)
 
     def judge(self, x: Tensor, r: Tensor) -> bool:
         """Take what was found at a proposed x: whether it is the best place now."""
@@ -301,6 +313,7 @@ class LevenbergMarquardt:
             "age": self.age.clone(),
             "numbers": [self.damping, float(self.alpha), self.promised, self.width],
             "counts": [self.step, self.failures, int(self.moved)],
+            "prior": [self.way, self.turns],
             "base": None if here is None else [here.x.clone(), here.r.clone(), here.extra.clone(), here.value],
         }
 
@@ -311,5 +324,6 @@ class LevenbergMarquardt:
         self.damping, self.alpha, self.promised, self.width = state["numbers"]
         self.step, self.failures = state["counts"][:2]
         self.moved = bool(state["counts"][2])
+        self.way, self.turns = state.get("prior", (0.0, 0))  # older checkpoints have none
         base = state["base"]
         self.base = None if base is None else Place(base[0].clone(), base[1].clone(), base[2].clone(), base[3])
