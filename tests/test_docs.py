@@ -49,6 +49,13 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def test_no_mark_for_a_later_figure_is_left() -> None:
+    """A word in capital letters on a line of its own stood in a page of results where a row was to come."""
+    left = re.compile(r"^[A-Z]{3,}$|\b(TODO|FIXME|XXX|TBD)\b", re.M)
+    prose = {name(page): FENCE.sub("", page.read_text()) for page in PAGES}
+    assert not {page: found[0] for page, text in prose.items() if (found := left.search(text))}
+
+
 @pytest.fixture(autouse=True)
 def _left_alone() -> Iterator[None]:
     """Random numbers, threads and the default dtype are after a page what they were before it."""
