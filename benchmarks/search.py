@@ -175,6 +175,7 @@ def targets(runs: list[Run]) -> list[str]:
 
 def page(runs: list[Run], before: str) -> str:
     """The text above the first heading of `before`, and the tables."""
+    runs = sorted(runs, key=lambda run: run["budget"])  # of two runs of a seed the longer is shown
     parts = [before.partition("## ")[0].rstrip() + "\n", "## What was wanted\n", *targets(runs)]
     for name in TASKS:
         mine = [r for r in runs if r["task"] == name]
